@@ -1,0 +1,113 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::split::{Seed, Split};
+use super::{RainId, State};
+
+/// How durable a win is before `WON` is sent (DESIGN.md section 6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Durability {
+    /// The script has run.
+    #[default]
+    Memory,
+    /// The node's append-only file is on disk.
+    Fsync,
+    /// This many replicas have acknowledged.
+    Replicas(u8),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("durability \"{0}\" is not memory, fsync or replicas:N with N from 1 to 9")]
+pub struct ParseDurabilityError(String);
+
+impl FromStr for Durability {
+    type Err = ParseDurabilityError;
+    fn from_str(text: &str) -> Result<Durability, ParseDurabilityError> {
+        match text {
+            "memory" => Ok(Durability::Memory),
+            "fsync" => Ok(Durability::Fsync),
+            _ => match text.strip_prefix("replicas:").map(str::parse) {
+                Some(Ok(n @ 1..=9)) => Ok(Durability::Replicas(n)),
+                _ => Err(ParseDurabilityError(text.to_owned())),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Durability::Memory => f.write_str("memory"),
+            Durability::Fsync => f.write_str("fsync"),
+            Durability::Replicas(n) => write!(f, "replicas:{n}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Durability {
+    type Error = ParseDurabilityError;
+    fn try_from(text: String) -> Result<Durability, ParseDurabilityError> {
+        text.parse()
+    }
+}
+
+impl From<Durability> for String {
+    fn from(durability: Durability) -> String {
+        durability.to_string()
+    }
+}
+
+/// When grabs may win. Without an opening time the rain waits for an operator to open it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// ms since 1970.
+    pub opens_at_ms: Option<i64>,
+    /// How long it stays open, at least 1 ms.
+    pub duration_ms: i64,
+}
+
+impl Window {
+    /// ms since 1970; unknown until the opening time is known.
+    pub fn closes_at_ms(&self) -> Option<i64> {
+        self.opens_at_ms
+            .map(|opens| opens.saturating_add(self.duration_ms))
+    }
+}
+
+/// A rain as an operator asks for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRain {
+    pub title: String,
+    /// Who watches: pushes of this rain go to the sessions in this room.
+    pub room: String,
+    pub sponsor: String,
+    pub split: Split,
+    pub window: Window,
+    pub durability: Durability,
+    /// After closing time, how long until what is left goes back to the sponsor by itself, ms.
+    pub refund_after_ms: i64,
+}
+
+/// A rain as it is recorded: SQL holds it, steward and settlers work from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rain {
+    pub id: RainId,
+    pub title: String,
+    pub room: String,
+    pub sponsor: String,
+    pub split: Split,
+    /// Everything about the allocation follows from it: secret until the rain is closed.
+    pub seed: Seed,
+    /// One salt per bucket: they place the buckets on the nodes.
+    pub salts: Vec<u32>,
+    pub window: Window,
+    pub durability: Durability,
+    pub refund_after_ms: i64,
+    pub state: State,
+    /// Grows with every recorded change; the published snapshot carries it.
+    pub version: i64,
+    pub created_at_ms: i64,
+}

@@ -1,0 +1,20 @@
+//! The nouns and rules of a rain. No I/O, and nothing of ours is imported from outside this folder.
+
+/// Money in minor units.
+mod cents;
+/// A won packet on its way to a credit.
+mod claim;
+/// A whole rain, as asked for and as recorded.
+mod definition;
+/// Rain, packet and user ids.
+mod ids;
+/// The states of a rain and what moves it from one to the next.
+mod life;
+/// How a total becomes packets.
+pub mod split;
+
+pub use cents::{Cents, ParseCentsError};
+pub use claim::{Claim, Packet, ParseClaimError};
+pub use definition::{Durability, NewRain, ParseDurabilityError, Rain, Window};
+pub use ids::{IdError, PacketId, RainId, UserId};
+pub use life::{ParseStateError, State, Step, StepError};
