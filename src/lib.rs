@@ -4,5 +4,5 @@
 
 /// The nouns and rules, no I/O: ids, cents, life cycle, split.
 pub mod rain;
-/// The messages of `proto/hongbao.proto`.
+/// What travels between a client and the gateway: messages and framing.
 pub mod wire;

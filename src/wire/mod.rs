@@ -1,0 +1,6 @@
+//! What travels between a client and the gateway: messages and their framing.
+
+/// Four bytes of length, then the message.
+pub mod frame;
+
+include!(concat!(env!("OUT_DIR"), "/hongbao.v1.rs"));
