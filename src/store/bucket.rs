@@ -24,6 +24,8 @@ pub enum GateAnswer {
     Set,
     Closed,
     NotLoaded,
+    /// A newer version of the rain's record was there first.
+    Stale,
 }
 
 /// How many of each a bucket holds at one moment.
@@ -144,24 +146,22 @@ impl Bucket {
         }
     }
 
-    /// Sets state and window of a bucket that has all its `chunks`.
+    /// Sets state and window of a bucket that has all its `chunks`, as version `version` of the rain's record says.
     pub async fn set_gate(
         &self,
         chunks: u32,
         paused: bool,
         window: &Window,
+        version: i64,
     ) -> Result<GateAnswer, StoreError> {
         let ms = |ms: Option<i64>| ms.map(|ms| ms.to_string()).unwrap_or_default();
         let state = if paused { "paused" } else { "ready" };
-        let args = [
-            chunks.to_string(),
-            state.into(),
-            ms(window.opens_at_ms),
-            ms(window.closes_at_ms()),
-        ];
+        let (opens, closes) = (ms(window.opens_at_ms), ms(window.closes_at_ms()));
+        let args = [chunks.to_string(), state.into(), opens, closes, version.to_string()];
         let reply = self.run(&script::GATE, &[&self.keys.gate], &args).await?;
         match text(&reply) {
             Some("ok") => Ok(GateAnswer::Set),
+            Some("stale") => Ok(GateAnswer::Stale),
             Some("closed") => Ok(GateAnswer::Closed),
             Some("loading") => Ok(GateAnswer::NotLoaded),
             _ => Err(script::GATE.misread(&reply)),
@@ -221,17 +221,18 @@ impl Bucket {
         Ok(removed as u64)
     }
 
-    /// Puts claims of a lease into the delay queue. Each comes with its due time (ms since 1970) and the error.
-    /// Returns how many were still the lease's.
+    /// Puts claims of a lease into the delay queue, each with its due time (ms since 1970) and the error. `attempted` is false when the
+    /// balance system was away: then no attempt is counted. Returns how many were still the lease's.
     pub async fn retry(
         &self,
         deadline_ms: i64,
+        attempted: bool,
         claims: &[(Claim, i64, String)],
     ) -> Result<u64, StoreError> {
         let k = &self.keys;
         let mut moved = 0;
         for part in claims.chunks(300) {
-            let mut args = vec![deadline_ms.to_string()];
+            let mut args = vec![deadline_ms.to_string(), u8::from(attempted).to_string()];
             for (claim, due_ms, error) in part {
                 args.extend([claim.to_string(), due_ms.to_string(), one_line(error)]);
             }

@@ -6,18 +6,23 @@
 -- ARGV[2] state            ready or paused
 -- ARGV[3] opens_at_ms      ms since 1970, or empty: an operator will open it
 -- ARGV[4] closes_at_ms     ms since 1970, or empty
+-- ARGV[5] version          of the rain's record; what an older version says changes nothing
 --
--- Returns ok, closed (nothing changed) or loading (nothing changed).
+-- Returns ok, stale, closed or loading; all but ok have changed nothing.
 -- Cost    O(1). Writes only below the marked line; an error above it changes nothing.
 
-local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks')
+local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version')
 if gate[1] == 'closed' then
   return 'closed'
 end
 if gate[2] ~= ARGV[1] then
   return 'loading'
 end
+if tonumber(gate[3] or '0') > tonumber(ARGV[5]) then
+  return 'stale'
+end
 
 -- From here on it must succeed.
-redis.call('HSET', KEYS[1], 'state', ARGV[2], 'opens_at_ms', ARGV[3], 'closes_at_ms', ARGV[4])
+redis.call('HSET', KEYS[1], 'state', ARGV[2], 'opens_at_ms', ARGV[3], 'closes_at_ms', ARGV[4],
+  'version', ARGV[5])
 return 'ok'

@@ -1,0 +1,352 @@
+//! A client of the gateway, for phones' stand-ins, servers and the load generator; and of the admin API.
+//!
+//! ```text
+//! Client  what a caller holds: ping, watch, grab, the server's clock      (this file, grab.rs)
+//!   │         requests go straight to the socket when it takes them
+//! Shared  one small state per session: phase, requests in flight, events  (state.rs)
+//!   │
+//! Driver  the one future per session that reads: connect → Hello → serve → (lost) → back-off → connect …   (driver.rs)
+//! ```
+//!
+//! A session costs one future and well under a kilobyte while idle: bytes are read through the stack, buffers exist only while a frame is
+//! incomplete or the socket is full, and the driver may share a task with its caller ([`Client::open`]).
+//!
+//! **A reply that did not come is *unknown*, never *no*.** Every request of the protocol may be repeated, so [`Client::grab`] and
+//! [`Client::watch`] repeat theirs until they are answered, over as many connections as it takes.
+
+/// The admin HTTP API.
+pub mod admin;
+/// How long to wait before the next try.
+mod backoff;
+/// The server's time from its replies.
+mod clock;
+/// Connect, Hello, read, reconnect.
+mod driver;
+/// Pushes on their way to the caller.
+mod events;
+/// One tap, and repeating it safely.
+mod grab;
+/// What the handle and the driver of a session share.
+mod state;
+
+#[cfg(test)]
+mod stand_in;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use crate::wire::client_frame::Request;
+use crate::wire::server_frame::Message;
+use crate::wire::{CloseCode, Ping, Watch};
+
+pub use backoff::{Backoff, BackoffBounds};
+pub use driver::Driver;
+pub use events::{Event, Events};
+pub use grab::{AfterGrab, Attempt, GrabReply, outcome_name};
+
+use state::Shared;
+
+/// The protocol this client speaks, sent in Hello.
+pub const PROTOCOL: u32 = 1;
+
+/// Why a request has no answer, or a session came to its end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// The Hello or the request was not accepted. Codes 100–299 pass by themselves; others need somebody to act.
+    #[error("refused by the gateway: {0}")]
+    Refused(Refusal),
+    /// The gateway ended the session and it must not simply reconnect (codes 300–499).
+    #[error("sent away by the gateway: {0}")]
+    GoAway(Refusal),
+    /// There is no connection at the moment; the driver is making one.
+    #[error("not connected: the next try is under way")]
+    NotConnected,
+    /// The request may or may not have been carried out: repeat it.
+    #[error("the connection was lost before the reply came")]
+    ConnectionLost,
+    /// The request may or may not have been carried out: repeat it.
+    #[error("no reply within {ms} ms")]
+    TimedOut { ms: u64 },
+    #[error("no session after {ms} ms: {last}")]
+    Unreachable { ms: u64, last: String },
+    #[error("the gateway broke the protocol: {0}")]
+    Protocol(String),
+    /// The [`Client`] was dropped.
+    #[error("the client was closed")]
+    Closed,
+}
+
+/// A close code with its reason, as sent in Refused and GoAway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// May be one that this version does not know; its range still tells what to do.
+    pub code: i32,
+    /// For a log, not for the user.
+    pub reason: String,
+    /// Already jittered by the gateway; zero when not set.
+    pub reconnect_after: Duration,
+}
+
+/// What a close code's range asks of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterClose {
+    /// 100–199: at once, or after `reconnect_after`.
+    Reconnect,
+    /// 200–299: with back-off.
+    ReconnectLater,
+    /// 300–399: a new token or an update first.
+    FixFirst,
+    /// 400–499.
+    StayAway,
+}
+
+impl Refusal {
+    /// `None` for a code of a newer protocol.
+    pub fn known(&self) -> Option<CloseCode> {
+        CloseCode::try_from(self.code).ok()
+    }
+
+    /// Codes outside every range are treated like 200–299: trying again slowly harms nobody.
+    pub fn after(&self) -> AfterClose {
+        match self.code {
+            100..=199 => AfterClose::Reconnect,
+            300..=399 => AfterClose::FixFirst,
+            400..=499 => AfterClose::StayAway,
+            _ => AfterClose::ReconnectLater,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.known() {
+            Some(code) => f.write_str(code.as_str_name())?,
+            None => write!(f, "code {}", self.code)?,
+        }
+        if !self.reason.is_empty() {
+            write!(f, " ({})", self.reason)?;
+        }
+        Ok(())
+    }
+}
+
+/// What all sessions of a process have in common. Times are upper bounds of waits.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// `host:port`, at least one. A session starts at a random one and takes the next after a failure.
+    pub gateways: Vec<String>,
+    /// One TCP connect, ms.
+    pub connect_ms: u64,
+    /// From the connection to Welcome, ms.
+    pub hello_ms: u64,
+    /// From sending a request to its reply, ms. A connection on which nothing at all was heard for that long is given up.
+    pub reply_ms: u64,
+    /// How long [`Client::connect`] tries before it reports [`ClientError::Unreachable`], ms.
+    pub first_session_ms: u64,
+    /// Between failed connections.
+    pub reconnect: BackoffBounds,
+    /// Between repeats of a grab when the gateway named no time.
+    pub repeat: BackoffBounds,
+    /// Further requests wait. The gateway allows 32; two are left for the heartbeat and the room.
+    pub in_flight_max: usize,
+    /// Events that wait for the caller; beyond that the oldest is dropped and counted.
+    pub events_max: usize,
+}
+
+impl Settings {
+    pub fn new(gateways: Vec<String>) -> Settings {
+        Settings {
+            gateways,
+            connect_ms: 5_000,
+            hello_ms: 5_000,
+            reply_ms: 5_000,
+            first_session_ms: 30_000,
+            reconnect: BackoffBounds {
+                first_ms: 250,
+                max_ms: 30_000,
+            },
+            repeat: BackoffBounds {
+                first_ms: 100,
+                max_ms: 2_000,
+            },
+            in_flight_max: 30,
+            events_max: 64,
+        }
+    }
+}
+
+/// Asked for a token at every connect, so an expired one can be replaced.
+pub type TokenSource = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What one session brings along.
+#[derive(Clone)]
+pub struct Login {
+    pub token: TokenSource,
+    /// The local address to connect from; `None` lets the system choose.
+    pub source: Option<IpAddr>,
+}
+
+impl Login {
+    /// With a token that stays the same.
+    pub fn with_token(token: impl Into<String>) -> Login {
+        let token = token.into();
+        Login {
+            token: Arc::new(move || token.clone()),
+            source: None,
+        }
+    }
+}
+
+/// Counts of one session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// TCP connects tried.
+    pub attempts: u32,
+    /// Welcomes received.
+    pub sessions: u32,
+}
+
+/// The handle of one session. Dropping it ends the session and its driver.
+///
+/// Every method may be cancelled by dropping its future, and called from many tasks at once.
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.shared.end(ClientError::Closed);
+    }
+}
+
+impl Client {
+    /// Makes a session without a task: nothing happens until the caller runs the [`Driver`], for example in a `select!` beside what it
+    /// does with the client.
+    pub fn open(settings: Arc<Settings>, login: Login) -> (Client, Events, Driver) {
+        let shared = Arc::new(Shared::new(settings));
+        let client = Client {
+            shared: shared.clone(),
+        };
+        let events = Events::of(shared.clone());
+        (client, events, Driver::new(shared, login))
+    }
+
+    /// Makes a session with a task of its own and waits until the gateway has welcomed it. Failures that may pass are retried for
+    /// `first_session_ms`.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] or [`ClientError::GoAway`] when the gateway said what is wrong with this client,
+    /// [`ClientError::Unreachable`] when the time is over.
+    pub async fn connect(
+        settings: Arc<Settings>,
+        login: Login,
+    ) -> Result<(Client, Events), ClientError> {
+        let ms = settings.first_session_ms;
+        let (client, events, driver) = Client::open(settings, login);
+        tokio::spawn(driver.run());
+        match timeout(Duration::from_millis(ms), client.ready()).await {
+            Ok(ready) => ready.map(|()| (client, events)),
+            Err(_) => Err(ClientError::Unreachable {
+                ms,
+                last: client.shared.last_failure(),
+            }),
+        }
+    }
+
+    /// Waits until there is a session, for as long as the driver keeps trying.
+    ///
+    /// # Errors
+    /// Why the session ended for good.
+    pub async fn ready(&self) -> Result<(), ClientError> {
+        self.shared.ready().await
+    }
+
+    /// Asks the gateway for its time. Returns the round trip.
+    pub async fn ping(&self) -> Result<Duration, ClientError> {
+        let sent = Instant::now();
+        match self.shared.request(Request::Ping(Ping {})).await? {
+            Message::Pong(_) => Ok(sent.elapsed()),
+            other => Err(unexpected("Pong", &other)),
+        }
+    }
+
+    /// Watches `room` from now on, in every session to come; an empty name watches none. Repeats itself until it is answered.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] for a name that the gateway does not accept, or why the session ended.
+    pub async fn watch(&self, room: &str) -> Result<(), ClientError> {
+        self.shared.set_room(room);
+        let request = Request::Watch(Watch {
+            room: room.to_owned(),
+        });
+        let mut backoff = self.repeat_backoff();
+        loop {
+            self.ready().await?;
+            match self.shared.request(request.clone()).await {
+                Ok(Message::Watching(_)) => return Ok(()),
+                Ok(other) => return Err(unexpected("Watching", &other)),
+                Err(error) => match error.wait_before_repeat(&mut backoff) {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Gives up the connection and makes a new one at once, as when a phone changes its network. Replies on their way are lost; requests
+    /// that repeat themselves are repeated.
+    pub fn reconnect(&self) {
+        self.shared.ask_reconnect();
+    }
+
+    /// The server's time now, ms since 1970; `None` before the first Welcome. Right within half the best round trip, and independent of
+    /// this machine's own clock being right.
+    pub fn server_now_ms(&self) -> Option<i64> {
+        self.shared.server_now_ms(Instant::now())
+    }
+
+    /// How long until the server's clock shows `server_ms`; zero when it has passed.
+    pub fn until(&self, server_ms: i64) -> Option<Duration> {
+        let left = server_ms.saturating_sub(self.server_now_ms()?);
+        Some(Duration::from_millis(left.max(0) as u64))
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    fn repeat_backoff(&self) -> Backoff {
+        Backoff::new(self.shared.settings.repeat)
+    }
+}
+
+fn unexpected(wanted: &str, got: &Message) -> ClientError {
+    let mut got = format!("{got:?}");
+    got.truncate(got.find(['(', ' ']).unwrap_or(got.len()));
+    ClientError::Protocol(format!("{got} in reply where {wanted} belongs"))
+}
+
+impl ClientError {
+    /// For requests that may be repeated: how long to wait before doing so; `None` when repeating cannot help.
+    fn wait_before_repeat(&self, backoff: &mut Backoff) -> Option<Duration> {
+        match self {
+            // Waiting for the next session is all the delay that is needed, and the driver's back-off has the jitter.
+            ClientError::NotConnected | ClientError::ConnectionLost => Some(Duration::ZERO),
+            ClientError::TimedOut { .. } => Some(backoff.next_delay()),
+            ClientError::Refused(refusal) => match refusal.after() {
+                AfterClose::Reconnect | AfterClose::ReconnectLater => Some(backoff.next_delay()),
+                AfterClose::FixFirst | AfterClose::StayAway => None,
+            },
+            ClientError::GoAway(_)
+            | ClientError::Unreachable { .. }
+            | ClientError::Protocol(_)
+            | ClientError::Closed => None,
+        }
+    }
+}

@@ -1,0 +1,420 @@
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Waker;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::clock::ServerClock;
+use super::events::{Event, EventQueue};
+use super::{ClientError, Refusal, Settings, Stats};
+use crate::wire::client_frame::Request;
+use crate::wire::server_frame::Message;
+use crate::wire::{ClientFrame, Ping, ServerFrame, Watch, Welcome, frame};
+
+/// Bytes that the socket did not take. A gateway that stops reading for that long is not worth waiting for: all requests in flight together
+/// are a few hundred bytes, Hello with its token below 4 KiB.
+const UNSENT_MAX: usize = 64 * 1024;
+/// When Welcome names no heartbeat interval.
+const HEARTBEAT_DEFAULT_MS: u32 = 30_000;
+/// What a session keeps for unsent bytes once they are sent; a grab is below 20.
+const OUT_KEPT: usize = 128;
+
+/// What the handle and the driver of one session share. The lock is held for microseconds and never across an `await`.
+pub(super) struct Shared {
+    pub settings: Arc<Settings>,
+    state: Mutex<State>,
+    /// The phase changed, or a rain opened.
+    changed: Notify,
+    /// A reply came: there is room for one more request in flight.
+    freed: Notify,
+}
+
+pub(super) enum Phase {
+    /// No connection; the driver is waiting or connecting.
+    Down,
+    /// Hello is sent.
+    Greeting(OwnedWriteHalf),
+    Up(OwnedWriteHalf),
+    /// GoAway came: no new requests, but replies are still welcome.
+    Leaving(OwnedWriteHalf, Parting),
+    Ended(ClientError),
+}
+
+/// How a connection came to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Parting {
+    Lost(String),
+    /// The caller asked for another one.
+    Asked,
+    /// The gateway asked to come back, not before `back_at`.
+    Away {
+        refusal: Refusal,
+        back_at: Instant,
+    },
+    /// Not to be repeated.
+    Final(ClientError),
+}
+
+struct InFlight {
+    id: u64,
+    sent: Instant,
+    /// `None` for the driver's own: heartbeats, and watching again.
+    reply: Option<oneshot::Sender<Message>>,
+}
+
+pub(super) struct State {
+    pub phase: Phase,
+    /// Set by the handle, carried out by the driver.
+    pub abandon: Option<Parting>,
+    pub driver: Option<Waker>,
+    pub out: BytesMut,
+    /// In the order of sending. Replies mostly come in that order too, so a search from the front ends at once.
+    in_flight: VecDeque<InFlight>,
+    next_request_id: u64,
+    room: Option<Box<str>>,
+    clock: ServerClock,
+    pub events: EventQueue,
+    pub last_failure: String,
+    heartbeat: Duration,
+    /// Sent and not answered yet.
+    heartbeat_sent: Option<Instant>,
+    sent_at: Instant,
+    pub heard_at: Instant,
+    rains_opened: u32,
+    pub stats: Stats,
+}
+
+impl Shared {
+    pub fn new(settings: Arc<Settings>) -> Shared {
+        let now = Instant::now();
+        Shared {
+            settings,
+            state: Mutex::new(State {
+                phase: Phase::Down,
+                abandon: None,
+                driver: None,
+                out: BytesMut::new(),
+                in_flight: VecDeque::new(),
+                next_request_id: 1,
+                room: None,
+                clock: ServerClock::default(),
+                events: EventQueue::default(),
+                last_failure: "the driver was not run".to_owned(),
+                heartbeat: Duration::from_millis(u64::from(HEARTBEAT_DEFAULT_MS)),
+                heartbeat_sent: None,
+                sent_at: now,
+                heard_at: now,
+                rains_opened: 0,
+                stats: Stats::default(),
+            }),
+            changed: Notify::new(),
+            freed: Notify::new(),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .expect("nothing panics while it holds the state of a session")
+    }
+
+    /// One request, one reply, on the connection that is there. While `in_flight_max` are on their way it waits, within the same time limit.
+    pub async fn request(&self, request: Request) -> Result<Message, ClientError> {
+        let ms = self.settings.reply_ms;
+        let deadline = Instant::now() + Duration::from_millis(ms);
+        let (reply, sent) = loop {
+            let freed = self.freed.notified();
+            match self.send(&request)? {
+                Some(sent) => break sent,
+                None if timeout_at(deadline, freed).await.is_err() => {
+                    self.abandon(Parting::Lost(format!("requests unanswered for {ms} ms")));
+                    return Err(ClientError::TimedOut { ms });
+                }
+                None => {}
+            }
+        };
+        match timeout_at(deadline, reply).await {
+            Ok(Ok(Message::Refused(refused))) => Err(ClientError::Refused(Refusal {
+                code: refused.code,
+                reason: refused.reason,
+                reconnect_after: Duration::ZERO,
+            })),
+            Ok(Ok(message)) => Ok(message),
+            Ok(Err(_)) => Err(ClientError::ConnectionLost),
+            Err(_) => {
+                // Other replies came, so the connection lives: this one may only be late. Nothing came: it is dead.
+                if self.lock().heard_at < sent {
+                    self.abandon(Parting::Lost(format!("nothing heard for {ms} ms")));
+                }
+                Err(ClientError::TimedOut { ms })
+            }
+        }
+    }
+
+    /// `None` when too many are in flight.
+    #[allow(clippy::type_complexity)]
+    fn send(
+        &self,
+        request: &Request,
+    ) -> Result<Option<(oneshot::Receiver<Message>, Instant)>, ClientError> {
+        let mut state = self.lock();
+        match &state.phase {
+            Phase::Up(_) => {}
+            Phase::Down | Phase::Greeting(_) | Phase::Leaving(..) => {
+                return Err(ClientError::NotConnected);
+            }
+            Phase::Ended(error) => return Err(error.clone()),
+        }
+        if state.in_flight.len() >= self.settings.in_flight_max {
+            return Ok(None);
+        }
+        let (reply, answer) = oneshot::channel();
+        state.put(request.clone(), Some(reply));
+        // Straight to the socket: waking the driver for it would cost a task switch per grab.
+        if state.write_out().is_err() || !state.out.is_empty() {
+            state.wake_driver();
+        }
+        Ok(Some((answer, state.sent_at)))
+    }
+
+    pub async fn ready(&self) -> Result<(), ClientError> {
+        loop {
+            let changed = self.changed.notified();
+            match &self.lock().phase {
+                Phase::Up(_) => return Ok(()),
+                Phase::Ended(error) => return Err(error.clone()),
+                Phase::Down | Phase::Greeting(_) | Phase::Leaving(..) => {}
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits for `wait`, or shorter if a rain opens that was not open when `rains_opened` were counted.
+    pub async fn wait_or_opened(&self, wait: Duration, rains_opened: u32) {
+        let deadline = Instant::now() + wait;
+        loop {
+            let changed = self.changed.notified();
+            if self.rains_opened() != rains_opened || timeout_at(deadline, changed).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    pub fn rains_opened(&self) -> u32 {
+        self.lock().rains_opened
+    }
+
+    pub fn set_room(&self, room: &str) {
+        self.lock().room = (!room.is_empty()).then(|| room.into());
+    }
+
+    pub fn ask_reconnect(&self) {
+        self.abandon(Parting::Asked);
+    }
+
+    fn abandon(&self, parting: Parting) {
+        let mut state = self.lock();
+        if !state.has_ended() {
+            state.abandon = Some(parting);
+            state.wake_driver();
+        }
+    }
+
+    /// The session is over for good.
+    pub fn end(&self, error: ClientError) {
+        let mut state = self.lock();
+        if !state.has_ended() {
+            state.drop_connection(Phase::Ended(error));
+            state.wake_driver();
+            state.events.wake();
+            drop(state);
+            self.tell();
+        }
+    }
+
+    /// Wakes all who wait for a change.
+    pub fn tell(&self) {
+        self.changed.notify_waiters();
+        self.freed.notify_waiters();
+    }
+
+    pub fn reply_came(&self) {
+        self.freed.notify_one();
+    }
+
+    pub fn server_now_ms(&self, now: Instant) -> Option<i64> {
+        self.lock().clock.now_ms(now)
+    }
+
+    pub fn last_failure(&self) -> String {
+        self.lock().last_failure.clone()
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.lock().stats
+    }
+}
+
+impl State {
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended(_))
+    }
+
+    pub fn wake_driver(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+    }
+
+    pub fn put(&mut self, request: Request, reply: Option<oneshot::Sender<Message>>) {
+        let id = self.next_request_id;
+        self.next_request_id += 1;
+        let frame = ClientFrame {
+            request_id: id,
+            request: Some(request),
+        };
+        frame::put(&frame, &mut self.out);
+        self.sent_at = Instant::now();
+        self.in_flight.push_back(InFlight {
+            id,
+            sent: self.sent_at,
+            reply,
+        });
+    }
+
+    /// Gives the socket what it takes. What stays in `out` waits until the driver finds the socket writable.
+    pub fn write_out(&mut self) -> io::Result<()> {
+        let (Phase::Greeting(socket) | Phase::Up(socket) | Phase::Leaving(socket, _)) = &self.phase
+        else {
+            return Ok(());
+        };
+        while !self.out.is_empty() {
+            match socket.try_write(&self.out) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => self.out.advance(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    self.abandon.get_or_insert(Parting::Lost(error.to_string()));
+                    return Err(error);
+                }
+            }
+        }
+        if self.out.is_empty() && self.out.capacity() > OUT_KEPT {
+            self.out = BytesMut::new();
+        } else if self.out.len() > UNSENT_MAX {
+            self.abandon.get_or_insert(Parting::Lost(
+                "the gateway does not read what we send".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Forgets the connection: whoever waits for a reply learns that it will not come.
+    pub fn drop_connection(&mut self, next: Phase) {
+        self.phase = next;
+        self.out = BytesMut::new();
+        self.in_flight = VecDeque::new();
+        self.heartbeat_sent = None;
+        self.abandon = None;
+    }
+
+    pub fn all_answered(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    // ---- what the gateway says ----
+
+    /// Welcome: the session has begun.
+    pub fn welcomed(&mut self, welcome: &Welcome, jitter: u64, settings: &Settings) {
+        let now = Instant::now();
+        if let Some(hello) = self.in_flight.pop_front() {
+            self.clock.observe(hello.sent, now, welcome.server_time_ms);
+        }
+        let interval_ms = match welcome.heartbeat_interval_ms {
+            0 => HEARTBEAT_DEFAULT_MS,
+            ms => ms,
+        };
+        // Between 60 and 80 % of what is allowed, another one for each session: early enough for a slow network, and not all at once.
+        self.heartbeat =
+            Duration::from_micros(u64::from(interval_ms) * 1_000 / 100 * (60 + jitter % 21));
+        let phase = std::mem::replace(&mut self.phase, Phase::Down);
+        self.phase = match phase {
+            Phase::Greeting(socket) => Phase::Up(socket),
+            other => other,
+        };
+        self.stats.sessions += 1;
+        let session_id = welcome.session_id;
+        self.events
+            .push(Event::Connected { session_id }, settings.events_max);
+        if let Some(room) = &self.room {
+            let room = room.to_string();
+            self.put(Request::Watch(Watch { room }), None);
+        }
+    }
+
+    /// A reply finds its request. Replies to nothing (a request of an earlier connection, say) are ignored.
+    pub fn answer(&mut self, reply: ServerFrame) {
+        let (id, Some(message)) = (reply.request_id, reply.message) else {
+            return;
+        };
+        let Some(place) = self.in_flight.iter().position(|sent| sent.id == id) else {
+            return;
+        };
+        let Some(request) = self.in_flight.remove(place) else {
+            return;
+        };
+        if let Message::Pong(pong) = &message {
+            self.clock
+                .observe(request.sent, Instant::now(), pong.server_time_ms);
+        }
+        if let Some(waiter) = request.reply {
+            let _ = waiter.send(message); // nobody waits any more: the caller was cancelled
+        }
+    }
+
+    /// Returns whether a rain opened.
+    pub fn push(&mut self, message: Option<Message>, settings: &Settings) -> bool {
+        let event = match message {
+            Some(Message::RainAnnounced(push)) => Event::RainAnnounced(push),
+            Some(Message::RainOpened(push)) => Event::RainOpened(push),
+            Some(Message::RainSoldOut(push)) => Event::RainSoldOut(push),
+            Some(Message::RainClosed(push)) => Event::RainClosed(push),
+            // A reply without its number, or a push of a newer gateway.
+            Some(_) | None => return false,
+        };
+        let opened = matches!(event, Event::RainOpened(_));
+        self.rains_opened += u32::from(opened);
+        self.events.push(event, settings.events_max);
+        opened
+    }
+
+    // ---- heartbeats ----
+
+    /// When the driver must look again although nothing happened.
+    pub fn heartbeat_due(&self, settings: &Settings) -> Instant {
+        let reply = Duration::from_millis(settings.reply_ms);
+        match self.heartbeat_sent {
+            Some(sent) if sent >= self.heard_at => sent + reply,
+            Some(_) | None => self.sent_at + self.heartbeat,
+        }
+    }
+
+    /// Sends a heartbeat, or finds that the last one was not answered.
+    pub fn beat(&mut self, settings: &Settings) -> Option<Parting> {
+        if self
+            .heartbeat_sent
+            .is_some_and(|sent| sent >= self.heard_at)
+        {
+            let ms = settings.reply_ms;
+            return Some(Parting::Lost(format!("no heartbeat reply within {ms} ms")));
+        }
+        self.put(Request::Ping(Ping {}), None);
+        self.heartbeat_sent = Some(self.sent_at);
+        None
+    }
+}
