@@ -3,6 +3,8 @@
 //! Read in this order: a rain and its packets, where they lie in Redis, how a grab reaches them, how a claim becomes money, who moves a
 //! rain through its life, and how people steer it.
 
+/// Where every cent lies: rains, accounts, credits in SQL.
+pub mod ledger;
 /// The nouns and rules, no I/O: ids, cents, life cycle, split.
 pub mod rain;
 
