@@ -3,8 +3,6 @@
 //! Read in this order: a rain and its packets, where they lie in Redis, how a grab reaches them, how a claim becomes money, who moves a
 //! rain through its life, and how people steer it.
 
-/// Where every cent lies: rains, accounts, credits in SQL.
-pub mod ledger;
 /// The nouns and rules, no I/O: ids, cents, life cycle, split.
 pub mod rain;
 
@@ -37,6 +35,9 @@ pub mod serve;
 
 /// The client side: sessions with the gateway, and the admin API.
 pub mod client;
+
+/// Chance that spreads people and retries in time.
+pub mod jitter;
 
 /// Every metric once.
 pub mod metrics;

@@ -1,8 +1,8 @@
 //! Sponsors, deposits, balances.
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
 use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,10 @@ pub struct Account {
 
 impl From<crate::ledger::Account> for Account {
     fn from(account: crate::ledger::Account) -> Account {
-        Account { name: account.name.to_string(), balance_cents: account.balance }
+        Account {
+            name: account.name.to_string(),
+            balance_cents: account.balance,
+        }
     }
 }
 
@@ -55,16 +58,29 @@ pub async fn deposit(
     body: Result<Json<Deposit>, JsonRejection>,
 ) -> Result<Json<Account>, Problem> {
     let Json(deposit) = body?;
-    match admin.ledger.deposit(&sponsor, deposit.cents, &deposit.key, now_ms()).await? {
-        Booking::Done | Booking::Existed => find(&admin, &AccountName::sponsor(&sponsor)?).await.map(Json),
+    match admin
+        .ledger
+        .deposit(&sponsor, deposit.cents, &deposit.key, now_ms())
+        .await?
+    {
+        Booking::Done | Booking::Existed => find(&admin, &AccountName::sponsor(&sponsor)?)
+            .await
+            .map(Json),
         Booking::Different { to, cents, .. } => {
             let detail = format!("key \"{}\" deposited {cents} to {to} before", deposit.key);
-            Err(Problem::new(409, "the key was used for something else", detail))
+            Err(Problem::new(
+                409,
+                "the key was used for something else",
+                detail,
+            ))
         }
     }
 }
 
-pub async fn show(State(admin): Shared, Path(name): Path<String>) -> Result<Json<Account>, Problem> {
+pub async fn show(
+    State(admin): Shared,
+    Path(name): Path<String>,
+) -> Result<Json<Account>, Problem> {
     find(&admin, &name.parse()?).await.map(Json)
 }
 
@@ -89,11 +105,18 @@ pub async fn list(
     let Query(page) = page?;
     let after = page.after.map(|after| after.parse()).transpose()?;
     let limit = page.limit.unwrap_or(100).clamp(1, 1_000);
-    let accounts = admin.ledger.accounts(&page.prefix, after.as_ref(), limit).await?;
-    Ok(Json(Accounts { accounts: accounts.into_iter().map(Account::from).collect() }))
+    let accounts = admin
+        .ledger
+        .accounts(&page.prefix, after.as_ref(), limit)
+        .await?;
+    Ok(Json(Accounts {
+        accounts: accounts.into_iter().map(Account::from).collect(),
+    }))
 }
 
 async fn find(admin: &super::Admin, name: &AccountName) -> Result<Account, Problem> {
     let account = admin.ledger.account(name).await?;
-    account.map(Account::from).ok_or_else(|| Problem::not_found(format!("account {name} does not exist")))
+    account
+        .map(Account::from)
+        .ok_or_else(|| Problem::not_found(format!("account {name} does not exist")))
 }

@@ -1,13 +1,13 @@
 //! The admin HTTP API: what operators, finance and the command line speak to.
 
-/// Accept loop with a connection cap and a header time-out.
-mod server;
-/// Errors as problem+json.
-mod problem;
 /// Sponsors, deposits, balances.
 mod accounts;
+/// Errors as problem+json.
+mod problem;
 /// Create, list, show, open, close, audit.
 mod rains;
+/// Accept loop with a connection cap and a header time-out.
+mod server;
 
 use std::sync::Arc;
 
@@ -64,15 +64,24 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics_page))
-        .fallback(|| async { Problem::not_found("there is nothing at this path; the API is under /v1") })
-        .method_not_allowed_fallback(|| async { Problem::new(405, "method not allowed", "this path takes another method") })
+        .fallback(|| async {
+            Problem::not_found("there is nothing at this path; the API is under /v1")
+        })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(405, "method not allowed", "this path takes another method")
+        })
         .layer(DefaultBodyLimit::max(admin.settings.body_max))
         .with_state(admin)
 }
 
 async fn authorized(State(admin): Shared, request: Request, next: Next) -> Response {
-    let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let key = given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+    let given = request
+        .headers()
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let key = given
+        .and_then(|value| value.strip_prefix("Bearer "))
+        .unwrap_or_default();
     if !bool::from(key.as_bytes().ct_eq(admin.api_key.as_bytes())) {
         let detail = match given {
             None => "send the header Authorization: Bearer <API key>",
@@ -89,16 +98,32 @@ async fn ready(State(admin): Shared) -> Response {
     let ping = redis::cmd("PING");
     let nodes = admin.store.links().iter().map(|link| async {
         let answer = link.call(&ping).await;
-        (link.address.name.clone(), answer.map(drop).map_err(|error| error.to_string()))
+        (
+            link.address.name.clone(),
+            answer.map(drop).map_err(|error| error.to_string()),
+        )
     });
     let nodes = futures_util::future::join_all(nodes).await;
     let draining = admin.draining.is_cancelled();
     let ready = !draining && ledger.is_ok() && nodes.iter().all(|(_, answer)| answer.is_ok());
-    let word = |result: &Result<(), String>| result.as_ref().err().cloned().unwrap_or_else(|| "ok".into());
-    let nodes: serde_json::Map<_, _> = nodes.iter().map(|(name, answer)| (name.clone(), word(answer).into())).collect();
+    let word = |result: &Result<(), String>| {
+        result
+            .as_ref()
+            .err()
+            .cloned()
+            .unwrap_or_else(|| "ok".into())
+    };
+    let nodes: serde_json::Map<_, _> = nodes
+        .iter()
+        .map(|(name, answer)| (name.clone(), word(answer).into()))
+        .collect();
     let body = serde_json::json!({ "ready": ready, "draining": draining, "sql": word(&ledger), "redis": nodes });
     let status = if ready { 200 } else { 503 };
-    (axum::http::StatusCode::from_u16(status).expect("a valid code"), axum::Json(body)).into_response()
+    (
+        axum::http::StatusCode::from_u16(status).expect("a valid code"),
+        axum::Json(body),
+    )
+        .into_response()
 }
 
 async fn metrics_page(State(admin): Shared) -> Response {
@@ -106,7 +131,11 @@ async fn metrics_page(State(admin): Shared) -> Response {
         Some(handle) => {
             handle.run_upkeep();
             let version = "text/plain; version=0.0.4; charset=utf-8";
-            ([(axum::http::header::CONTENT_TYPE, version)], handle.render()).into_response()
+            (
+                [(axum::http::header::CONTENT_TYPE, version)],
+                handle.render(),
+            )
+                .into_response()
         }
         None => Problem::not_found("this process records no metrics").into_response(),
     }

@@ -20,7 +20,11 @@ pub struct Problem {
 impl Problem {
     pub fn new(status: u16, title: &'static str, detail: impl Into<String>) -> Problem {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Problem { status, title, detail: detail.into() }
+        Problem {
+            status,
+            title,
+            detail: detail.into(),
+        }
     }
 
     pub fn bad(detail: impl Into<String>) -> Problem {
@@ -35,7 +39,11 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         if self.status.is_server_error() {
-            tracing::warn!(status = self.status.as_u16(), detail = self.detail, "an admin request failed");
+            tracing::warn!(
+                status = self.status.as_u16(),
+                detail = self.detail,
+                "an admin request failed"
+            );
         }
         let body = json!({
             "type": "about:blank",
@@ -72,12 +80,19 @@ impl From<LedgerError> for Problem {
                 Problem::new(500, "the ledger failed", text)
             }
             NoRain(_) | NoSponsor(_) => Problem::not_found(text),
-            SponsorTooPoor { .. } | EscrowTooPoor { .. } => Problem::new(409, "not enough money", text),
-            Step { .. } => Problem::new(409, "the rain's state does not allow it", text),
-            RequestKeyReused { .. } => Problem::new(409, "the key was used for something else", text),
-            NotPositive { .. } | BatchTooLarge { .. } | SponsorName(_) | Key(_) | AccountName(_) | Cursor(_) => {
-                Problem::bad(text)
+            SponsorTooPoor { .. } | EscrowTooPoor { .. } => {
+                Problem::new(409, "not enough money", text)
             }
+            Step { .. } => Problem::new(409, "the rain's state does not allow it", text),
+            RequestKeyReused { .. } => {
+                Problem::new(409, "the key was used for something else", text)
+            }
+            NotPositive { .. }
+            | BatchTooLarge { .. }
+            | SponsorName(_)
+            | Key(_)
+            | AccountName(_)
+            | Cursor(_) => Problem::bad(text),
         }
     }
 }
@@ -93,7 +108,9 @@ impl From<StewardError> for Problem {
         match error {
             StewardError::Store(error) => error.into(),
             StewardError::Ledger(error) => error.into(),
-            StewardError::Rain { .. } => Problem::new(500, "the rain needs a look", error.to_string()),
+            StewardError::Rain { .. } => {
+                Problem::new(500, "the rain needs a look", error.to_string())
+            }
         }
     }
 }
@@ -107,10 +124,14 @@ impl From<SplitError> for Problem {
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Problem {
         match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Problem::new(413, "the body is too large", rejection.body_text()),
-            StatusCode::UNSUPPORTED_MEDIA_TYPE => {
-                Problem::new(415, "the body is not JSON", "send the header Content-Type: application/json")
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                Problem::new(413, "the body is too large", rejection.body_text())
             }
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => Problem::new(
+                415,
+                "the body is not JSON",
+                "send the header Content-Type: application/json",
+            ),
             _ => Problem::bad(rejection.body_text()),
         }
     }

@@ -11,7 +11,9 @@ use super::{Admin, Shared};
 use crate::clock::now_ms;
 use crate::config::BUCKETS_MAX;
 use crate::rain::split::{Rule, Seed, Split};
-use crate::rain::{self, Cents, Durability, PacketId, RainId, State as RainState, Step, UserId, Window};
+use crate::rain::{
+    self, Cents, Durability, PacketId, RainId, State as RainState, Step, UserId, Window,
+};
 use crate::steward::audit::Report;
 use crate::store::bucket::Census;
 
@@ -110,10 +112,14 @@ pub async fn create(
     let (buckets, key) = (new.buckets, new.key.clone());
     let new = checked(&admin, new)?;
     let mut seed = [0u8; 32];
-    getrandom::fill(&mut seed).map_err(|error| Problem::new(500, "no random seed", error.to_string()))?;
+    getrandom::fill(&mut seed)
+        .map_err(|error| Problem::new(500, "no random seed", error.to_string()))?;
     let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
     let salts = |id| admin.store.salts(id, buckets);
-    let rain = admin.ledger.create_rain(&new, Seed(seed), now_ms(), key.as_deref(), salts).await?;
+    let rain = admin
+        .ledger
+        .create_rain(&new, Seed(seed), now_ms(), key.as_deref(), salts)
+        .await?;
     Ok((StatusCode::CREATED, Json(rain.into())))
 }
 
@@ -128,20 +134,32 @@ fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
     };
     split.check()?;
     UserId::new(&new.room).map_err(|_| {
-        Problem::bad(format!("room \"{}\" must be 1 to 64 characters from A-Z a-z 0-9 . _ @ : + = / -", new.room))
+        Problem::bad(format!(
+            "room \"{}\" must be 1 to 64 characters from A-Z a-z 0-9 . _ @ : + = / -",
+            new.room
+        ))
     })?;
     if new.title.chars().count() > TITLE_MAX || new.title.chars().any(char::is_control) {
-        return Err(Problem::bad(format!("title must be one line of at most {TITLE_MAX} characters")));
+        return Err(Problem::bad(format!(
+            "title must be one line of at most {TITLE_MAX} characters"
+        )));
     }
     if let Some(buckets) = new.buckets
         && !(1..=BUCKETS_MAX.min(split.packets)).contains(&buckets)
     {
         let most = BUCKETS_MAX.min(split.packets);
-        return Err(Problem::bad(format!("buckets {buckets} must be from 1 to {most} for {} packets", split.packets)));
+        return Err(Problem::bad(format!(
+            "buckets {buckets} must be from 1 to {most} for {} packets",
+            split.packets
+        )));
     }
-    let refund_after_ms = new.refund_after_ms.unwrap_or(admin.defaults.refund_after.as_millis() as i64);
+    let refund_after_ms = new
+        .refund_after_ms
+        .unwrap_or(admin.defaults.refund_after.as_millis() as i64);
     if refund_after_ms < 0 {
-        return Err(Problem::bad(format!("refund_after_ms {refund_after_ms} must be 0 or more")));
+        return Err(Problem::bad(format!(
+            "refund_after_ms {refund_after_ms} must be 0 or more"
+        )));
     }
     let durability = new.durability.unwrap_or(admin.defaults.durability);
     admin.store.offers(durability).map_err(Problem::bad)?;
@@ -156,15 +174,27 @@ fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
     })
 }
 
-fn window(opens: Option<i64>, closes: Option<i64>, duration: Option<i64>) -> Result<Window, Problem> {
+fn window(
+    opens: Option<i64>,
+    closes: Option<i64>,
+    duration: Option<i64>,
+) -> Result<Window, Problem> {
     let duration_ms = match (opens, closes, duration) {
-        (_, Some(_), Some(_)) => return Err(Problem::bad("closes_at_ms and duration_ms exclude each other: give one")),
+        (_, Some(_), Some(_)) => {
+            return Err(Problem::bad(
+                "closes_at_ms and duration_ms exclude each other: give one",
+            ));
+        }
         (None, Some(_), None) => {
-            return Err(Problem::bad("closes_at_ms needs opens_at_ms; for a rain that an operator opens give duration_ms"));
+            return Err(Problem::bad(
+                "closes_at_ms needs opens_at_ms; for a rain that an operator opens give duration_ms",
+            ));
         }
         (Some(opens), Some(closes), None) => {
             if closes <= opens {
-                return Err(Problem::bad(format!("closes_at_ms {closes} must be after opens_at_ms {opens}")));
+                return Err(Problem::bad(format!(
+                    "closes_at_ms {closes} must be after opens_at_ms {opens}"
+                )));
             }
             closes - opens
         }
@@ -172,14 +202,22 @@ fn window(opens: Option<i64>, closes: Option<i64>, duration: Option<i64>) -> Res
         (_, None, None) => DURATION_DEFAULT_MS,
     };
     if !(1..=DURATION_MAX_MS).contains(&duration_ms) {
-        return Err(Problem::bad(format!("a duration of {duration_ms} ms must be from 1 to {DURATION_MAX_MS} ms")));
+        return Err(Problem::bad(format!(
+            "a duration of {duration_ms} ms must be from 1 to {DURATION_MAX_MS} ms"
+        )));
     }
     if let Some(opens) = opens
         && opens.saturating_add(duration_ms) <= now_ms()
     {
-        return Err(Problem::bad(format!("the rain would close at {} ms, which is past", opens.saturating_add(duration_ms))));
+        return Err(Problem::bad(format!(
+            "the rain would close at {} ms, which is past",
+            opens.saturating_add(duration_ms)
+        )));
     }
-    Ok(Window { opens_at_ms: opens, duration_ms })
+    Ok(Window {
+        opens_at_ms: opens,
+        duration_ms,
+    })
 }
 
 #[derive(Deserialize)]
@@ -197,16 +235,27 @@ pub struct Rains {
 }
 
 /// Newest first.
-pub async fn list(State(admin): Shared, page: Result<Query<Page>, QueryRejection>) -> Result<Json<Rains>, Problem> {
+pub async fn list(
+    State(admin): Shared,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Json<Rains>, Problem> {
     let Query(page) = page?;
     let limit = page.limit.unwrap_or(100).clamp(1, 1_000);
     let rains = admin.ledger.rains(page.after, limit).await?;
-    let next = rains.last().filter(|_| rains.len() == limit as usize).map(|rain| rain.id);
-    Ok(Json(Rains { rains: rains.into_iter().map(Rain::from).collect(), next }))
+    let next = rains
+        .last()
+        .filter(|_| rains.len() == limit as usize)
+        .map(|rain| rain.id);
+    Ok(Json(Rains {
+        rains: rains.into_iter().map(Rain::from).collect(),
+        next,
+    }))
 }
 
 async fn find(admin: &Admin, id: &str) -> Result<rain::Rain, Problem> {
-    let id: RainId = id.parse().map_err(|error: rain::IdError| Problem::not_found(error.to_string()))?;
+    let id: RainId = id
+        .parse()
+        .map_err(|error: rain::IdError| Problem::not_found(error.to_string()))?;
     Ok(admin.ledger.rain(id).await?)
 }
 
@@ -214,16 +263,27 @@ pub async fn show(State(admin): Shared, Path(id): Path<String>) -> Result<Json<R
     let rain = find(&admin, &id).await?;
     let totals = admin.ledger.rain_totals(rain.id).await?;
     let counts = admin.store.buckets(&rain);
-    let counts = futures_util::future::try_join_all(counts.iter().map(|bucket| bucket.census())).await?;
+    let counts =
+        futures_util::future::try_join_all(counts.iter().map(|bucket| bucket.census())).await?;
     let census = counts.into_iter().fold(Census::default(), Census::plus);
-    let live = Live { census, credited_count: totals.credited_count, credited_cents: totals.credited };
-    Ok(Json(Rain { live: Some(live), ..rain.into() }))
+    let live = Live {
+        census,
+        credited_count: totals.credited_count,
+        credited_cents: totals.credited,
+    };
+    Ok(Json(Rain {
+        live: Some(live),
+        ..rain.into()
+    }))
 }
 
 /// Opens it now, whatever time was planned.
 pub async fn open(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
     let rain = find(&admin, &id).await?;
-    admin.store.offers(rain.durability).map_err(|problem| Problem::new(409, "the nodes are too weak", problem))?;
+    admin
+        .store
+        .offers(rain.durability)
+        .map_err(|problem| Problem::new(409, "the nodes are too weak", problem))?;
     let rain = admin.ledger.open_rain(rain.id, now_ms()).await?;
     carried_out(&admin, rain).await
 }
@@ -243,7 +303,8 @@ pub async fn resume(State(admin): Shared, Path(id): Path<String>) -> Result<Json
 /// Closes every gate now and refunds what is left.
 pub async fn close(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
     let rain = find(&admin, &id).await?;
-    let rain = admin.ledger.close_rain(rain.id, now_ms()).await?;
+    admin.ledger.close_rain(rain.id, now_ms()).await?;
+    let rain = admin.ledger.refund_now(rain.id).await?;
     carried_out(&admin, rain).await
 }
 
@@ -257,7 +318,9 @@ async fn carried_out(admin: &Admin, rain: rain::Rain) -> Result<Json<Rain>, Prob
 
 pub async fn audit(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Report>, Problem> {
     let rain = find(&admin, &id).await?;
-    Ok(Json(crate::steward::audit::audit(&admin.store, &admin.ledger, &rain).await?))
+    Ok(Json(
+        crate::steward::audit::audit(&admin.store, &admin.ledger, &rain).await?,
+    ))
 }
 
 #[derive(Deserialize)]
@@ -290,13 +353,22 @@ pub async fn winners(
     let Query(page) = page?;
     let rain = find(&admin, &id).await?;
     let limit = page.limit.unwrap_or(1_000).clamp(1, 10_000);
-    let credits = admin.ledger.credits_after(rain.id, page.after.map(PacketId::index), limit).await?;
-    let next = credits.last().filter(|_| credits.len() == limit as usize).map(|credit| credit.packet.id);
+    let credits = admin
+        .ledger
+        .credits_after(rain.id, page.after.map(PacketId::index), limit)
+        .await?;
+    let next = credits
+        .last()
+        .filter(|_| credits.len() == limit as usize)
+        .map(|credit| credit.packet.id);
     let winner = |credit: crate::ledger::Credit| Winner {
         packet_id: credit.packet.id,
         user: credit.user,
         cents: credit.packet.cents,
         credited_at_ms: credit.at_ms,
     };
-    Ok(Json(Winners { winners: credits.into_iter().map(winner).collect(), next }))
+    Ok(Json(Winners {
+        winners: credits.into_iter().map(winner).collect(),
+        next,
+    }))
 }

@@ -30,10 +30,17 @@ pub struct Server {
 
 impl Server {
     pub async fn bind(settings: &config::Admin) -> Result<Server, ListenError> {
-        let fault = |source| ListenError { address: settings.listen, source };
+        let fault = |source| ListenError {
+            address: settings.listen,
+            source,
+        };
         let listener = TcpListener::bind(settings.listen).await.map_err(fault)?;
         let address = listener.local_addr().map_err(fault)?;
-        Ok(Server { address, listener, settings: settings.clone() })
+        Ok(Server {
+            address,
+            listener,
+            settings: settings.clone(),
+        })
     }
 
     /// Serves until `stop`; requests under way are finished.
@@ -42,7 +49,9 @@ impl Server {
         let connections = tasks.clone();
         tasks.spawn(async move {
             loop {
-                let Ok(place) = places.clone().acquire_owned().await else { return };
+                let Ok(place) = places.clone().acquire_owned().await else {
+                    return;
+                };
                 let accepted = tokio::select! {
                     () = stop.cancelled() => return,
                     accepted = self.listener.accept() => accepted,

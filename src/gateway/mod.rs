@@ -114,15 +114,10 @@ fn serve(
         .enable_all()
         .build();
     let runtime = runtime.expect("a runtime can be built at start-up");
-    let mut seed = [0u8; 8];
-    let _ = getrandom::fill(&mut seed);
     LocalSet::new().block_on(&runtime, async move {
         let listener =
             tokio::net::TcpListener::from_std(listener).expect("the listener does not block");
-        // Never zero: xorshift would stay there.
-        Worker::new(shared, u64::from_le_bytes(seed) | 1)
-            .run(listener, pushes)
-            .await;
+        Worker::new(shared).run(listener, pushes).await;
     });
 }
 

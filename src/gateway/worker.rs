@@ -18,6 +18,7 @@ use super::session::Session;
 use super::token::TokenKeys;
 use crate::clock::now_ms;
 use crate::config;
+use crate::jitter::Jitter;
 use crate::rain::{Packet, RainId};
 use crate::store::Store;
 use crate::store::link::Link;
@@ -62,7 +63,7 @@ pub struct Worker {
     pub(super) idle: Notify,
     missing: RefCell<HashMap<RainId, Instant>>,
     look_ups: Rc<Cell<usize>>,
-    jitter: Cell<u64>,
+    jitter: Jitter,
 }
 
 impl std::ops::Deref for Worker {
@@ -82,7 +83,7 @@ impl Drop for Turn {
 }
 
 impl Worker {
-    pub fn new(shared: Arc<Shared>, seed: u64) -> Rc<Worker> {
+    pub fn new(shared: Arc<Shared>) -> Rc<Worker> {
         let lane = |address: &crate::store::link::Address| {
             Rc::new(Lane::new(
                 Link::new(address.clone()),
@@ -106,7 +107,7 @@ impl Worker {
             idle: Notify::new(),
             missing: RefCell::default(),
             look_ups: Rc::default(),
-            jitter: Cell::new(seed),
+            jitter: Jitter::default(),
             shared,
         })
     }
@@ -339,10 +340,9 @@ impl Worker {
         session.send(self, request_id, Message::GrabResult(result));
     }
 
-    /// Half to one and a half times the setting, so that those who were turned away together do not come back together.
+    /// Those who were turned away together must not come back together.
     fn retry_after_ms(&self) -> u32 {
-        let base = self.settings.retry_after.as_millis() as u64;
-        (base / 2 + self.random() % base.max(1)) as u32
+        self.jitter.around(self.settings.retry_after).as_millis() as u32
     }
 
     fn until_opening_ms(&self, rain: RainId) -> u32 {
@@ -353,16 +353,6 @@ impl Worker {
         let left = opens.map_or(0, |opens| (opens - now_ms()).max(0)) as u64;
         // Nobody is told to come later than in ten seconds: the opening may be brought forward.
         left.min(10_000) as u32 + self.retry_after_ms() / 4
-    }
-
-    /// xorshift64: for jitter only.
-    fn random(&self) -> u64 {
-        let mut x = self.jitter.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.jitter.set(x);
-        x
     }
 
     pub fn known_missing(&self, rain: RainId) -> bool {

@@ -21,6 +21,15 @@ pub struct RainTotals {
     pub escrow_balance: Cents,
 }
 
+/// A packet that has been paid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credit {
+    pub packet: Packet,
+    pub user: UserId,
+    /// ms since 1970.
+    pub at_ms: i64,
+}
+
 /// Whether the books agree with themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Books {
@@ -115,10 +124,10 @@ impl Ledger {
         rain: RainId,
         after: Option<u32>,
         limit: u32,
-    ) -> Result<Vec<(Packet, UserId)>, LedgerError> {
+    ) -> Result<Vec<Credit>, LedgerError> {
         let (first, last) = packets_of(rain);
         let from = after.map_or(first, |index| first + i64::from(index) + 1);
-        let sql = "SELECT packet_id, cents, user_id FROM credits
+        let sql = "SELECT packet_id, cents, user_id, at_ms FROM credits
                    WHERE packet_id >= $1 AND packet_id <= $2 ORDER BY packet_id LIMIT $3";
         let values = vec![from.into(), last.into(), page_rows(limit).into()];
         let rows = self
@@ -128,13 +137,36 @@ impl Ledger {
         rows.iter()
             .map(|row| {
                 let id = PacketId::new(row.i64(0)? as u64).map_err(|e| row.broken(e))?;
-                Ok((
-                    Packet {
+                Ok(Credit {
+                    packet: Packet {
                         id,
                         cents: Cents(row.i64(1)?),
                     },
-                    row.parse(2)?,
-                ))
+                    user: row.parse(2)?,
+                    at_ms: row.i64(3)?,
+                })
+            })
+            .collect()
+    }
+
+    /// The discarded packets of a rain by packet id.
+    pub async fn discarded(&self, rain: RainId) -> Result<Vec<Packet>, LedgerError> {
+        let sql = "SELECT packet_id, cents FROM entries WHERE rain_id = $1 AND kind = 'discard' ORDER BY packet_id";
+        let rows = self
+            .db
+            .rows(
+                "listing the discards of a rain",
+                sql,
+                vec![sql_rain(rain).into()],
+            )
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let id = PacketId::new(row.i64(0)? as u64).map_err(|e| row.broken(e))?;
+                Ok(Packet {
+                    id,
+                    cents: Cents(row.i64(1)?),
+                })
             })
             .collect()
     }

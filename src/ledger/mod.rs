@@ -36,7 +36,7 @@ mod returned;
 mod statement;
 
 pub use accounts::{Account, AccountName};
-pub use books::{Books, Difference, Overdrawn, RainTotals};
+pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
 pub use credit::{Refusal, Verdict};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;

@@ -14,7 +14,7 @@ macro_rules! select_rain {
     ($rest:literal) => {
         concat!(
             "SELECT id, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms, durability, refund_after_ms,
-                    state, version, created_at_ms
+                    state, sold_out, version, created_at_ms
              FROM rains ",
             $rest
         )
@@ -149,6 +149,34 @@ impl Ledger {
             Some(_) | None => window,
         })
         .await
+    }
+
+    /// A closed rain whose left-over packets need not wait for their time: an operator has looked.
+    pub async fn refund_now(&self, id: RainId) -> Result<Rain, LedgerError> {
+        let sql = "UPDATE rains SET refund_after_ms = 0, version = version + 1
+                   WHERE id = $1 AND state = 'closed' AND refund_after_ms <> 0";
+        self.update(id, sql, vec![sql_rain(id).into()]).await
+    }
+
+    /// Records whether all pools were seen empty at one moment.
+    pub async fn set_sold_out(&self, id: RainId, sold_out: bool) -> Result<Rain, LedgerError> {
+        let sql = "UPDATE rains SET sold_out = $2, version = version + 1 WHERE id = $1 AND sold_out <> $2";
+        let values = vec![sql_rain(id).into(), i64::from(sold_out).into()];
+        self.update(id, sql, values).await
+    }
+
+    /// A change that is no step. One that has been made already changes nothing.
+    async fn update(
+        &self,
+        id: RainId,
+        sql: &'static str,
+        values: Vec<super::db::Value>,
+    ) -> Result<Rain, LedgerError> {
+        let mut tx = self.db.begin("changing a rain").await?;
+        tx.execute(sql, values).await?;
+        let rain = tx.rain(id).await?;
+        tx.commit().await?;
+        Ok(rain)
     }
 
     async fn change(
@@ -363,8 +391,9 @@ fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
         durability: row.parse(9)?,
         refund_after_ms: row.i64(10)?,
         state: row.parse(11)?,
-        version: row.i64(12)?,
-        created_at_ms: row.i64(13)?,
+        sold_out: row.i64(12)? != 0,
+        version: row.i64(13)?,
+        created_at_ms: row.i64(14)?,
     })
 }
 

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::now_ms;
 use crate::config;
+use crate::jitter::Jitter;
 use crate::ledger::{Ledger, LedgerError};
 use crate::rain::Claim;
 use crate::store::bucket::{Bucket, Lease};
@@ -37,7 +38,7 @@ struct Settler {
     settings: config::Settle,
     ledger: Ledger,
     rota: Rota,
-    jitter: decide::Jitter,
+    jitter: Jitter,
 }
 
 /// Starts the settlers. They end when `stop` is cancelled, each after the batch it is working on.
@@ -53,7 +54,7 @@ pub fn start(
             settings: settings.clone(),
             ledger: ledger.clone(),
             rota: Rota::new(store.clone(), ledger.clone(), number),
-            jitter: decide::Jitter::new(),
+            jitter: Jitter::default(),
         };
         let stop = stop.clone();
         tasks.spawn(async move { settler.run(stop).await });
@@ -70,7 +71,10 @@ impl Settler {
                 match self.settle(held).await {
                     Ok(()) => Duration::ZERO,
                     Err(error) => {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "the ledger is away; claims wait in Redis");
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "the ledger is away; claims wait in Redis"
+                        );
                         OUTAGE_WAIT
                     }
                 }
@@ -100,7 +104,9 @@ impl Settler {
                         room = room.saturating_sub(lease.claims.len());
                         held.push(Held { bucket, lease });
                     }
-                    Err(error) => tracing::debug!(%error, bucket = %bucket.tag, "no claims can be leased here now"),
+                    Err(error) => {
+                        tracing::debug!(%error, bucket = %bucket.tag, "no claims can be leased here now")
+                    }
                 }
             }
             if room == 0 {
@@ -112,7 +118,9 @@ impl Settler {
 
     async fn lease_one(&self, bucket: &Bucket, most: usize) -> Result<Lease, StoreError> {
         let lease_ms = self.settings.lease.as_millis() as u64;
-        let lease = bucket.lease(None, lease_ms, most, self.settings.attempts_max).await?;
+        let lease = bucket
+            .lease(None, lease_ms, most, self.settings.attempts_max)
+            .await?;
         if lease.buried > 0 {
             tracing::error!(bucket = %bucket.tag, claims = lease.buried, "claims whose settlers died too often were buried");
             crate::metrics::get().claims_buried.increment(lease.buried);
@@ -123,9 +131,13 @@ impl Settler {
     /// One transaction for all that is held, then what each claim deserves. `Err` is an outage: the claims are given back untried.
     async fn settle(&self, held: Vec<Held>) -> Result<(), LedgerError> {
         let started = Instant::now();
-        let claims: Vec<Claim> =
-            held.iter().flat_map(|held| held.lease.claims.iter().map(|leased| leased.claim.clone())).collect();
-        crate::metrics::get().claims_leased.increment(claims.len() as u64);
+        let claims: Vec<Claim> = held
+            .iter()
+            .flat_map(|held| held.lease.claims.iter().map(|leased| leased.claim.clone()))
+            .collect();
+        crate::metrics::get()
+            .claims_leased
+            .increment(claims.len() as u64);
         let verdicts = match self.ledger.credit(&claims, now_ms()).await {
             Ok(verdicts) => verdicts,
             Err(error) => {
@@ -138,13 +150,17 @@ impl Settler {
         for held in &held {
             let mut decisions = vec![];
             for leased in &held.lease.claims {
-                let Some(verdict) = verdicts.next() else { break };
+                let Some(verdict) = verdicts.next() else {
+                    break;
+                };
                 decisions.push(decide(leased, verdict));
             }
             finishing.push(self.finish(held, decisions));
         }
         join_all(finishing).await;
-        crate::metrics::get().settle_batch_seconds.record(started.elapsed());
+        crate::metrics::get()
+            .settle_batch_seconds
+            .record(started.elapsed());
         Ok(())
     }
 
@@ -169,7 +185,9 @@ impl Settler {
             }
             match held.bucket.bury(deadline, None, &burials).await {
                 Ok(buried) => crate::metrics::get().claims_buried.increment(buried),
-                Err(error) => tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be buried yet"),
+                Err(error) => {
+                    tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be buried yet")
+                }
             }
         }
     }
@@ -178,12 +196,26 @@ impl Settler {
     async fn give_back(&self, held: &Held, error: &LedgerError) {
         let reason = error.to_string();
         let due = |leased: &crate::store::bucket::LeasedClaim| {
-            let wait = self.jitter.back_off(leased.attempts, self.settings.retry_base, self.settings.retry_max);
-            (leased.claim.clone(), now_ms() + wait.as_millis() as i64, reason.clone())
+            let wait = self.jitter.back_off(
+                leased.attempts,
+                self.settings.retry_base,
+                self.settings.retry_max,
+            );
+            (
+                leased.claim.clone(),
+                now_ms() + wait.as_millis() as i64,
+                reason.clone(),
+            )
         };
         let claims: Vec<_> = held.lease.claims.iter().map(due).collect();
-        crate::metrics::get().claims_retried.increment(claims.len() as u64);
-        if let Err(error) = held.bucket.retry(held.lease.deadline_ms, false, &claims).await {
+        crate::metrics::get()
+            .claims_retried
+            .increment(claims.len() as u64);
+        if let Err(error) = held
+            .bucket
+            .retry(held.lease.deadline_ms, false, &claims)
+            .await
+        {
             tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be given back; their lease will run out");
         }
     }

@@ -56,7 +56,12 @@ impl Rota {
         }
         let now = Instant::now();
         let count = self.rains.len();
-        let deepest = self.rains.iter().map(|rain| rain.buckets.len()).max().unwrap_or(0);
+        let deepest = self
+            .rains
+            .iter()
+            .map(|rain| rain.buckets.len())
+            .max()
+            .unwrap_or(0);
         let mut rounds = vec![];
         for depth in 0..deepest {
             let mut round = vec![];
@@ -64,7 +69,11 @@ impl Rota {
                 let rain = &self.rains[(self.turn + step) % count];
                 if depth < rain.buckets.len() {
                     let bucket = &rain.buckets[(rain.next + depth) % rain.buckets.len()];
-                    if self.rests.get(&bucket.tag).is_none_or(|until| *until <= now) {
+                    if self
+                        .rests
+                        .get(&bucket.tag)
+                        .is_none_or(|until| *until <= now)
+                    {
                         round.push(bucket.clone());
                     }
                 }
@@ -84,7 +93,11 @@ impl Rota {
             self.rests.remove(tag);
             return;
         }
-        let rain = self.rains.iter().find(|rain| rain.buckets.first().is_some_and(|bucket| bucket.tag.rain == tag.rain));
+        let rain = self.rains.iter().find(|rain| {
+            rain.buckets
+                .first()
+                .is_some_and(|bucket| bucket.tag.rain == tag.rain)
+        });
         let wait = rain.map_or(QUIET_WAIT, |rain| rain.wait.max(self.idle_wait));
         self.rests.insert(*tag, Instant::now() + wait);
     }
@@ -103,16 +116,24 @@ impl Rota {
                     next: 0,
                     wait: match rain.state {
                         State::Ready | State::Open | State::Paused => Duration::ZERO,
-                        State::Created | State::Closed | State::Refunded | State::Finished => QUIET_WAIT,
+                        State::Created | State::Closed | State::Refunded | State::Finished => {
+                            QUIET_WAIT
+                        }
                     },
                 };
                 let loaded = rains.iter().filter(|rain| rain.state != State::Created);
                 self.rains = loaded.map(turn).collect();
                 let rains = &self.rains;
-                self.rests.retain(|tag, _| rains.iter().any(|rain| rain.buckets.iter().any(|b| b.tag == *tag)));
+                self.rests.retain(|tag, _| {
+                    rains
+                        .iter()
+                        .any(|rain| rain.buckets.iter().any(|b| b.tag == *tag))
+                });
                 self.listed = Some(Instant::now());
             }
-            Err(error) => tracing::debug!(%error, "rains cannot be listed now; those known are settled on"),
+            Err(error) => {
+                tracing::debug!(%error, "rains cannot be listed now; those known are settled on")
+            }
         }
     }
 }

@@ -9,7 +9,8 @@ use crate::store::bucket::{Census, GateAnswer};
 use crate::store::directory::Snapshot;
 
 impl Steward {
-    pub(super) async fn advance(&self, rain: Rain) -> Result<(), StewardError> {
+    /// Takes the step that the rain's record asks for, if any. Taking it twice changes nothing.
+    pub async fn advance(&self, rain: Rain) -> Result<(), StewardError> {
         match rain.state {
             State::Created => {
                 if self.load(&rain).await? {
@@ -22,7 +23,11 @@ impl Steward {
             State::Ready => {
                 self.apply(&rain).await?;
                 // The gates open by the nodes' clocks; this only records it.
-                if rain.window.opens_at_ms.is_some_and(|opens| opens <= now_ms()) {
+                if rain
+                    .window
+                    .opens_at_ms
+                    .is_some_and(|opens| opens <= now_ms())
+                {
                     let rain = self.ledger.step(rain.id, Step::Open).await?;
                     self.apply(&rain).await?;
                 }
@@ -30,7 +35,11 @@ impl Steward {
             }
             State::Open | State::Paused => {
                 self.apply(&rain).await?;
-                if rain.window.closes_at_ms().is_some_and(|closes| closes <= now_ms()) {
+                if rain
+                    .window
+                    .closes_at_ms()
+                    .is_some_and(|closes| closes <= now_ms())
+                {
                     let rain = self.ledger.step(rain.id, Step::Close).await?;
                     self.shut(&rain).await?;
                 } else if !rain.sold_out && self.is_sold_out(&rain).await? {
@@ -55,11 +64,19 @@ impl Steward {
         }
         let (chunks, paused) = (rain.split.chunks(), rain.state == State::Paused);
         let buckets = self.store.buckets(rain);
-        let gates = buckets.iter().map(|bucket| bucket.set_gate(chunks, paused, &rain.window, rain.version));
+        let gates = buckets
+            .iter()
+            .map(|bucket| bucket.set_gate(chunks, paused, &rain.window, rain.version));
         for (bucket, answer) in buckets.iter().zip(try_join_all(gates).await?) {
             if answer == GateAnswer::NotLoaded {
-                let problem = format!("bucket {} on node {} lost its packets", bucket.tag, bucket.link.address.name);
-                return Err(StewardError::Rain { rain: rain.id, problem });
+                let problem = format!(
+                    "bucket {} on node {} lost its packets",
+                    bucket.tag, bucket.link.address.name
+                );
+                return Err(StewardError::Rain {
+                    rain: rain.id,
+                    problem,
+                });
             }
         }
         self.store.publish(&Snapshot::of(rain)).await?;
@@ -105,11 +122,23 @@ impl Steward {
         }
         let report = super::audit::audit(&self.store, &self.ledger, rain).await?;
         if !report.balanced {
-            let problem = format!("audit UNBALANCED with {} differences: its keys are kept", report.differences_total);
-            return Err(StewardError::Rain { rain: rain.id, problem });
+            let problem = format!(
+                "audit UNBALANCED with {} differences: its keys are kept",
+                report.differences_total
+            );
+            return Err(StewardError::Rain {
+                rain: rain.id,
+                problem,
+            });
         }
         let keep_ms = self.settings.keep_keys.as_millis() as u64;
-        try_join_all(self.store.buckets(rain).iter().map(|bucket| bucket.expire(keep_ms))).await?;
+        try_join_all(
+            self.store
+                .buckets(rain)
+                .iter()
+                .map(|bucket| bucket.expire(keep_ms)),
+        )
+        .await?;
         let rain = self.ledger.step(rain.id, Step::Finish).await?;
         self.store.publish(&Snapshot::of(&rain)).await?;
         self.store.unlist(rain.id, keep_ms).await?;

@@ -101,8 +101,14 @@ struct Look<'a> {
 const NOBODY: u32 = u32::MAX;
 
 pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report, StewardError> {
-    let fault = |problem: String| StewardError::Rain { rain: rain.id, problem };
-    let allocation = rain.split.allocation(&rain.seed).map_err(|error| fault(error.to_string()))?;
+    let fault = |problem: String| StewardError::Rain {
+        rain: rain.id,
+        problem,
+    };
+    let allocation = rain
+        .split
+        .allocation(&rain.seed)
+        .map_err(|error| fault(error.to_string()))?;
     let amounts: Vec<Cents> = allocation.amounts().collect();
     let mut report = look(store, ledger, rain, &amounts).await?;
     for _ in 1..LOOKS {
@@ -111,8 +117,12 @@ pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report
         }
         // A packet that moved between two reads is elsewhere now; a real difference is there each time.
         let again = look(store, ledger, rain, &amounts).await?;
-        let persistent: Vec<_> =
-            report.differences.iter().filter(|difference| again.differences.contains(difference)).cloned().collect();
+        let persistent: Vec<_> = report
+            .differences
+            .iter()
+            .filter(|difference| again.differences.contains(difference))
+            .cloned()
+            .collect();
         let more = report.differences_total.min(again.differences_total) > DIFFERENCES_NAMED_MAX;
         report = again;
         if !more {
@@ -121,11 +131,20 @@ pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report
         }
         report.balanced = report.differences_total == 0;
     }
-    crate::metrics::get().audited(if report.balanced { "balanced" } else { "unbalanced" });
+    crate::metrics::get().audited(if report.balanced {
+        "balanced"
+    } else {
+        "unbalanced"
+    });
     Ok(report)
 }
 
-async fn look(store: &Store, ledger: &Ledger, rain: &Rain, amounts: &[Cents]) -> Result<Report, StewardError> {
+async fn look(
+    store: &Store,
+    ledger: &Ledger,
+    rain: &Rain,
+    amounts: &[Cents],
+) -> Result<Report, StewardError> {
     let mut look = Look {
         rain,
         amounts,
@@ -158,16 +177,30 @@ async fn look(store: &Store, ledger: &Ledger, rain: &Rain, amounts: &[Cents]) ->
         look.totals("credits changed while they were read", totals.credited);
     }
     if totals.funded != rain.split.total {
-        look.totals("the escrow was funded with another amount than the rain's total", totals.funded);
+        look.totals(
+            "the escrow was funded with another amount than the rain's total",
+            totals.funded,
+        );
     }
     if rain.state >= State::Refunded {
         let refunded = totals.refunded;
-        let left = if in_redis { report.pool_cents } else { totals.funded.0.checked_sub(totals.credited.0 + totals.discarded.0).map_or(Cents::ZERO, Cents) };
+        let left = if in_redis {
+            report.pool_cents
+        } else {
+            totals
+                .funded
+                .0
+                .checked_sub(totals.credited.0 + totals.discarded.0)
+                .map_or(Cents::ZERO, Cents)
+        };
         if refunded != left {
             look.totals("the refund is not what was left", refunded);
         }
         if !in_redis && totals.escrow_balance != Cents::ZERO {
-            look.totals("the escrow of a finished rain is not empty", totals.escrow_balance);
+            look.totals(
+                "the escrow of a finished rain is not empty",
+                totals.escrow_balance,
+            );
         }
     }
     report.differences_total = look.differences.len();
@@ -187,9 +220,18 @@ impl Look<'_> {
                 match packet {
                     Ok(packet) => {
                         if let Some(index) = self.place(packet, seen::POOL, "pool")
-                            && bucket.tag.bucket as usize != super::load::bucket_of_packet(index as u32, self.rain.salts.len())
+                            && bucket.tag.bucket as usize
+                                != super::load::bucket_of_packet(
+                                    index as u32,
+                                    self.rain.salts.len(),
+                                )
                         {
-                            self.differ(Kind::UnknownPacket, Some(packet), None, "pool of another bucket".into());
+                            self.differ(
+                                Kind::UnknownPacket,
+                                Some(packet),
+                                None,
+                                "pool of another bucket".into(),
+                            );
                         }
                     }
                     Err(text) => self.unreadable(bucket, &text),
@@ -270,14 +312,16 @@ impl Look<'_> {
     async fn ledger(&mut self, ledger: &Ledger) -> Result<(), StewardError> {
         let mut after = None;
         loop {
-            let page = ledger.credits_after(self.rain.id, after, PAGE as u32).await?;
-            let Some((last, _)) = page.last() else {
+            let page = ledger
+                .credits_after(self.rain.id, after, PAGE as u32)
+                .await?;
+            let Some(last) = page.last() else {
                 break;
             };
-            after = Some(last.id.index());
-            for (packet, user) in &page {
-                if let Some(index) = self.place(*packet, seen::CREDITED, "credit") {
-                    self.own(index, user, "credit");
+            after = Some(last.packet.id.index());
+            for credit in &page {
+                if let Some(index) = self.place(credit.packet, seen::CREDITED, "credit") {
+                    self.own(index, &credit.user, "credit");
                 }
             }
         }
@@ -297,7 +341,12 @@ impl Look<'_> {
                 return None;
             }
             Some(amount) if *amount != packet.cents => {
-                self.differ(Kind::WrongAmount, Some(packet), None, format!("{name}; the allocation says {amount}"));
+                self.differ(
+                    Kind::WrongAmount,
+                    Some(packet),
+                    None,
+                    format!("{name}; the allocation says {amount}"),
+                );
             }
             Some(_) => {}
         }
@@ -311,8 +360,16 @@ impl Look<'_> {
         let number = *self.users.entry(user.clone()).or_insert(next);
         let before = std::mem::replace(&mut self.owners[index], number);
         if before != NOBODY && before != number {
-            let packet = Packet { id: self.rain.id.packet(index as u32), cents: self.amounts[index] };
-            self.differ(Kind::WrongUser, Some(packet), Some(user), format!("{name} names another user than an earlier place"));
+            let packet = Packet {
+                id: self.rain.id.packet(index as u32),
+                cents: self.amounts[index],
+            };
+            self.differ(
+                Kind::WrongUser,
+                Some(packet),
+                Some(user),
+                format!("{name} names another user than an earlier place"),
+            );
         }
     }
 
@@ -344,10 +401,20 @@ impl Look<'_> {
                 *wins = wins.saturating_add(1);
             }
         }
-        let twice = self.users.iter().filter(|(_, number)| wins[**number as usize] > 1);
-        let twice: Vec<_> = twice.map(|(user, number)| (user.clone(), wins[*number as usize])).collect();
+        let twice = self
+            .users
+            .iter()
+            .filter(|(_, number)| wins[**number as usize] > 1);
+        let twice: Vec<_> = twice
+            .map(|(user, number)| (user.clone(), wins[*number as usize]))
+            .collect();
         for (user, count) in twice {
-            self.differ(Kind::UserWonTwice, None, Some(&user), format!("{count} packets"));
+            self.differ(
+                Kind::UserWonTwice,
+                None,
+                Some(&user),
+                format!("{count} packets"),
+            );
         }
         report
     }
@@ -355,14 +422,22 @@ impl Look<'_> {
     fn judge_packet(&mut self, index: usize, in_redis: bool, report: &mut Report) {
         use seen::{CLAIM, CREDITED, DISCARDED, POOL, WINNER};
         let cents = self.amounts[index];
-        let packet = Packet { id: self.rain.id.packet(index as u32), cents };
+        let packet = Packet {
+            id: self.rain.id.packet(index as u32),
+            cents,
+        };
         let places = self.places[index];
         let add = |sum: &mut Cents| *sum = Cents(sum.0.saturating_add(cents.0));
         if places & POOL != 0 {
             report.pool_count += 1;
             add(&mut report.pool_cents);
             if places & !POOL != 0 {
-                self.differ(Kind::PacketInTwoPlaces, Some(packet), None, format!("in the pool and {}", named(places & !POOL)));
+                self.differ(
+                    Kind::PacketInTwoPlaces,
+                    Some(packet),
+                    None,
+                    format!("in the pool and {}", named(places & !POOL)),
+                );
             }
             return;
         }
@@ -370,28 +445,53 @@ impl Look<'_> {
             report.credited_count += 1;
             add(&mut report.credited_cents);
             if places & DISCARDED != 0 {
-                self.differ(Kind::PacketInTwoPlaces, Some(packet), None, "credited and discarded".into());
+                self.differ(
+                    Kind::PacketInTwoPlaces,
+                    Some(packet),
+                    None,
+                    "credited and discarded".into(),
+                );
             }
         } else if places & CLAIM != 0 && places & DISCARDED == 0 {
             report.claims_count += 1;
             report.in_motion += 1;
             add(&mut report.claims_cents);
         } else if places & WINNER != 0 && places & DISCARDED == 0 {
-            self.differ(Kind::WinNotCredited, Some(packet), None, "won, but neither claimed nor credited".into());
+            self.differ(
+                Kind::WinNotCredited,
+                Some(packet),
+                None,
+                "won, but neither claimed nor credited".into(),
+            );
         }
         let won = places & (CLAIM | CREDITED | DISCARDED) != 0;
         if in_redis && won && places & WINNER == 0 {
-            self.differ(Kind::WrongUser, Some(packet), None, format!("{}, but nobody is its winner", named(places)));
+            self.differ(
+                Kind::WrongUser,
+                Some(packet),
+                None,
+                format!("{}, but nobody is its winner", named(places)),
+            );
         }
         // After a finish the pool is gone with its refund; only the sums can be checked.
         if places == 0 && in_redis {
-            self.differ(Kind::MissingPacket, Some(packet), None, "in no pool, no claim and no credit".into());
+            self.differ(
+                Kind::MissingPacket,
+                Some(packet),
+                None,
+                "in no pool, no claim and no credit".into(),
+            );
         }
     }
 
     fn unreadable(&mut self, bucket: &Bucket, text: &str) {
         let shown: String = text.chars().take(100).collect();
-        self.differ(Kind::Unreadable, None, None, format!("bucket {} holds \"{shown}\"", bucket.tag));
+        self.differ(
+            Kind::Unreadable,
+            None,
+            None,
+            format!("bucket {} holds \"{shown}\"", bucket.tag),
+        );
     }
 
     fn totals(&mut self, detail: &str, cents: Cents) {
@@ -404,7 +504,13 @@ impl Look<'_> {
         });
     }
 
-    fn differ(&mut self, kind: Kind, packet: Option<Packet>, user: Option<&UserId>, detail: String) {
+    fn differ(
+        &mut self,
+        kind: Kind,
+        packet: Option<Packet>,
+        user: Option<&UserId>,
+        detail: String,
+    ) {
         self.differences.push(Difference {
             kind,
             packet_id: packet.map(|packet| packet.id),
@@ -423,6 +529,10 @@ fn named(places: u8) -> String {
         (seen::WINNER, "won"),
         (seen::DISCARDED, "discarded"),
     ];
-    let present: Vec<&str> = names.into_iter().filter(|(bit, _)| places & bit != 0).map(|(_, name)| name).collect();
+    let present: Vec<&str> = names
+        .into_iter()
+        .filter(|(bit, _)| places & bit != 0)
+        .map(|(_, name)| name)
+        .collect();
     present.join(", ")
 }

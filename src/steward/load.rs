@@ -21,10 +21,19 @@ pub fn bucket_of_packet(index: u32, buckets: usize) -> usize {
 impl Steward {
     /// Puts every packet of the rain into its pool. Returns false when the rain was called off meanwhile.
     pub(super) async fn load(&self, rain: &Rain) -> Result<bool, StewardError> {
-        let fault = |problem: String| StewardError::Rain { rain: rain.id, problem };
-        let allocation = rain.split.allocation(&rain.seed).map_err(|error| fault(error.to_string()))?;
+        let fault = |problem: String| StewardError::Rain {
+            rain: rain.id,
+            problem,
+        };
+        let allocation = rain
+            .split
+            .allocation(&rain.seed)
+            .map_err(|error| fault(error.to_string()))?;
         let buckets = self.store.buckets(rain);
-        let loads = buckets.iter().enumerate().map(|(number, bucket)| self.load_bucket(rain, &allocation, number, bucket));
+        let loads = buckets
+            .iter()
+            .enumerate()
+            .map(|(number, bucket)| self.load_bucket(rain, &allocation, number, bucket));
         let loaded = futures_util::future::try_join_all(loads).await?;
         Ok(loaded.into_iter().all(|loaded| loaded))
     }
@@ -69,6 +78,9 @@ fn part(rain: &Rain, allocation: &Allocation, chunk: u32, number: usize) -> Vec<
     let indexed = rain.split.chunk_range(chunk).zip(amounts);
     indexed
         .filter(|(index, _)| bucket_of_packet(*index, buckets) == number)
-        .map(|(index, cents)| Packet { id: rain.id.packet(index), cents })
+        .map(|(index, cents)| Packet {
+            id: rain.id.packet(index),
+            cents,
+        })
         .collect()
 }

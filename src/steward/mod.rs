@@ -3,14 +3,14 @@
 //! It holds no state that matters: each round reads the records, does the next step of each rain, and may die anywhere. Every step is idempotent, so two
 //! stewards at work on one rain waste time and nothing else.
 
-/// Amounts into pools, chunk by chunk.
-mod load;
 /// The next step of one rain.
 mod advance;
-/// What is left goes back to the sponsor.
-mod refund;
 /// Every packet in exactly one place, every winner with exactly one credit.
 pub mod audit;
+/// Amounts into pools, chunk by chunk.
+mod load;
+/// What is left goes back to the sponsor.
+mod refund;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -50,22 +50,26 @@ pub struct Steward {
     applied: Mutex<HashMap<RainId, Applied>>,
 }
 
-/// Starts the steward. It ends when `stop` is cancelled, within one step.
-pub fn start(
-    settings: &config::Steward,
-    store: Arc<Store>,
-    ledger: Ledger,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) {
-    let steward = Arc::new(Steward { settings: settings.clone(), store, ledger, applied: Mutex::default() });
+/// Starts the steward's rounds. They end when `stop` is cancelled, within one step.
+pub fn start(steward: Arc<Steward>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (tracker, stop) = (tasks.clone(), stop.clone());
     tasks.spawn(async move {
-        stop.run_until_cancelled(steward.run(tracker, stop.clone())).await;
+        stop.run_until_cancelled(steward.run(tracker, stop.clone()))
+            .await;
     });
 }
 
 impl Steward {
+    /// One that takes steps when it is asked to; [`start`] makes it do rounds by itself.
+    pub fn new(settings: &config::Steward, store: Arc<Store>, ledger: Ledger) -> Steward {
+        Steward {
+            settings: settings.clone(),
+            store,
+            ledger,
+            applied: Mutex::default(),
+        }
+    }
+
     /// One task for each rain that has something to do, so that loading a big one delays no other.
     async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
         let busy: Arc<Mutex<HashMap<RainId, State>>> = Arc::default();
@@ -76,14 +80,22 @@ impl Steward {
             let rains = match self.ledger.unfinished_rains().await {
                 Ok(rains) => rains,
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "rains cannot be listed; the steward waits");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "rains cannot be listed; the steward waits"
+                    );
                     tokio::time::sleep(Duration::from_millis(500)).await;
                     continue;
                 }
             };
             self.forget_finished(&rains);
             for rain in rains {
-                if busy.lock().expect("no panic under this lock").insert(rain.id, rain.state).is_some() {
+                if busy
+                    .lock()
+                    .expect("no panic under this lock")
+                    .insert(rain.id, rain.state)
+                    .is_some()
+                {
                     continue; // its task from an earlier round is still at work
                 }
                 let (steward, busy, stop) = (self.clone(), busy.clone(), stop.clone());
@@ -107,11 +119,22 @@ impl Steward {
     }
 
     fn applied(&self, rain: RainId) -> Applied {
-        self.applied.lock().expect("no panic under this lock").get(&rain).copied().unwrap_or_default()
+        self.applied
+            .lock()
+            .expect("no panic under this lock")
+            .get(&rain)
+            .copied()
+            .unwrap_or_default()
     }
 
     fn remember(&self, rain: RainId, change: impl FnOnce(&mut Applied)) {
-        change(self.applied.lock().expect("no panic under this lock").entry(rain).or_default());
+        change(
+            self.applied
+                .lock()
+                .expect("no panic under this lock")
+                .entry(rain)
+                .or_default(),
+        );
     }
 
     fn forget_finished(&self, unfinished: &[crate::rain::Rain]) {

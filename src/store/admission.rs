@@ -9,8 +9,8 @@ use crate::rain::Durability;
 
 const VERSION_MIN: (u32, u32) = (7, 0);
 
-/// Refuses a node with every reason at once.
-pub async fn check(link: &Link, durability: Durability) -> Result<(), StoreError> {
+/// Refuses a node with every reason at once. Returns the strongest durability that it offers.
+pub async fn check(link: &Link, durability: Durability) -> Result<Durability, StoreError> {
     let mut problems = vec![];
     let info = link.call(redis::cmd("INFO").arg("server")).await?;
     let version = info_field(&info, "redis_version")
@@ -48,7 +48,11 @@ pub async fn check(link: &Link, durability: Durability) -> Result<(), StoreError
         problems.push("it is a replica, not a primary".into());
     }
     if problems.is_empty() {
-        return Ok(());
+        return Ok(if fsync == "always" {
+            Durability::Fsync
+        } else {
+            Durability::Memory
+        });
     }
     Err(StoreError::Unfit {
         node: link.address.name.clone(),

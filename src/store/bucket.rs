@@ -157,7 +157,13 @@ impl Bucket {
         let ms = |ms: Option<i64>| ms.map(|ms| ms.to_string()).unwrap_or_default();
         let state = if paused { "paused" } else { "ready" };
         let (opens, closes) = (ms(window.opens_at_ms), ms(window.closes_at_ms()));
-        let args = [chunks.to_string(), state.into(), opens, closes, version.to_string()];
+        let args = [
+            chunks.to_string(),
+            state.into(),
+            opens,
+            closes,
+            version.to_string(),
+        ];
         let reply = self.run(&script::GATE, &[&self.keys.gate], &args).await?;
         match text(&reply) {
             Some("ok") => Ok(GateAnswer::Set),

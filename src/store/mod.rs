@@ -62,6 +62,8 @@ pub struct Store {
     links: Vec<Arc<Link>>,
     /// Stops the children when the store is dropped.
     _managed: Option<Managed>,
+    /// The strongest level that every node offers.
+    offered: Durability,
 }
 
 impl Store {
@@ -84,14 +86,30 @@ impl Store {
         for url in urls {
             links.push(Arc::new(Link::new(Address::new(&url, settings)?)));
         }
-        let store = Store {
+        let mut offered = Durability::Fsync;
+        for link in &links {
+            if admission::check(link, durability).await? != Durability::Fsync {
+                offered = Durability::Memory;
+            }
+        }
+        Ok(Store {
             links,
             _managed: managed,
-        };
-        for link in &store.links {
-            admission::check(link, durability).await?;
+            offered,
+        })
+    }
+
+    /// Whether a win can be as durable as that here; if not, why.
+    pub fn offers(&self, durability: Durability) -> Result<(), String> {
+        match (durability, self.offered) {
+            (Durability::Memory, _) | (Durability::Fsync, Durability::Fsync) => Ok(()),
+            (Durability::Fsync, _) => {
+                Err("durability \"fsync\" needs appendfsync always on every node".into())
+            }
+            (Durability::Replicas(_), _) => Err(format!(
+                "durability \"{durability}\" is not offered by these nodes"
+            )),
         }
-        Ok(store)
     }
 
     pub fn links(&self) -> &[Arc<Link>] {
