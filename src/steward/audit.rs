@@ -473,8 +473,8 @@ impl Look<'_> {
                 format!("{}, but nobody is its winner", named(places)),
             );
         }
-        // After a finish the pool is gone with its refund; only the sums can be checked.
-        if places == 0 && in_redis {
+        // Before the load is complete a packet may be on its way; after a finish the pool is gone with its refund, and the sums tell.
+        if places == 0 && in_redis && self.rain.state != State::Created {
             self.differ(
                 Kind::MissingPacket,
                 Some(packet),

@@ -116,6 +116,8 @@ impl Link {
     pub async fn call(&self, cmd: &Cmd) -> Result<Value, StoreError> {
         let (generation, mut connection) = self.connection().await?;
         match connection.send_packed_command(cmd).await {
+            // The crate hands a node's refusal on as a value.
+            Ok(Value::ServerError(error)) => Err(self.failed(generation, error.into())),
             Ok(value) => Ok(value),
             Err(error) => Err(self.failed(generation, error)),
         }
