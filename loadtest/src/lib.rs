@@ -1,1 +1,71 @@
-//! x
+//! hongbao-load: people in the rain, thousands of them, and whether every promise made to them was kept.
+//!
+//! Read in this order: what the command line says, how a person taps, what one session does, how a whole rain goes, what is checked after it.
+
+/// The command line.
+pub mod args;
+/// How a person behaves, from a seed.
+mod human;
+/// Counts and latencies while it runs.
+mod meter;
+/// The scenario `rain`: a whole life of a rain, seen from outside.
+pub mod rain;
+/// What came of it, for people and for machines.
+pub mod report;
+/// What a person sees while it runs.
+mod show;
+/// Session tokens.
+mod tokens;
+
+use std::path::PathBuf;
+
+use args::{Args, Scenario};
+use hongbao::client::ClientError;
+use hongbao::client::admin::AdminError;
+
+/// Why a run could not be carried out. That promises were broken is no error but a result.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{0}")]
+    Usage(String),
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("cannot write {}: {source}", path.display())]
+    Unwritable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("could not {doing}: {source}")]
+    Admin {
+        doing: &'static str,
+        source: AdminError,
+    },
+    #[error("waited {waited_s} s for {what}: {seen}")]
+    TimedOut {
+        what: &'static str,
+        waited_s: u64,
+        /// How far it got.
+        seen: String,
+    },
+    #[error("user {user} cannot get a session: {source}")]
+    Session { user: String, source: ClientError },
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl LoadError {
+    /// Something to change on the command line.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, LoadError::Usage(_) | LoadError::Unreadable { .. })
+    }
+}
+
+/// Carries out what the command line says. Returns whether every check held and the audit was balanced.
+pub async fn run(args: Args) -> Result<bool, LoadError> {
+    match args.scenario {
+        Scenario::Rain(args) => rain::run(args).await,
+    }
+}

@@ -1,0 +1,298 @@
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use hongbao::client::{AfterGrab, Client, ClientError, Event, Events, GrabReply, Login, Settings};
+use hongbao::rain::{Packet, RainId};
+use hongbao::wire::Outcome;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::human::{Human, Temper};
+use crate::meter::Meter;
+use crate::tokens::Signer;
+
+/// Somebody who was not told that the rain opened taps anyway after this time, and it is counted.
+const OPENING_PATIENCE: Duration = Duration::from_secs(5);
+/// Of a session's faults, so many are kept: they are shown to a person.
+const FAULTS_MAX: usize = 4;
+
+/// What all sessions of a run share.
+pub struct Crew {
+    pub settings: Arc<Settings>,
+    pub signer: Signer,
+    pub meter: Meter,
+    pub temper: Temper,
+    pub seed: u64,
+    /// Loopback addresses to connect from; 0 leaves it to the system.
+    pub sources: u32,
+    pub stage: watch::Sender<Stage>,
+}
+
+/// How far the run is, for the sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stage {
+    pub step: Step,
+    /// Known at the latest when the countdown begins.
+    pub rain: Option<RainId>,
+    pub room: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    Gather,
+    Countdown,
+    Falling,
+    /// Everybody goes home.
+    Stop,
+}
+
+/// What one person lived through.
+#[derive(Debug, Clone, Default)]
+pub struct Story {
+    pub number: u32,
+    /// The final outcome: one of 10 to 19.
+    pub outcome: Option<i32>,
+    pub packet: Option<Packet>,
+    /// Must stay empty: a user wins one packet of a rain.
+    pub other_packet: Option<Packet>,
+    /// By the server's clock, when WON was seen; `None` if that reply was lost and the packet learned later.
+    pub won_at_ms: Option<i64>,
+    /// From the gateway's sending RainOpened to its being seen.
+    pub opening_lag_ms: Option<u64>,
+    pub told_opened: bool,
+    pub told_closed: bool,
+    /// Answers that contradict each other or make no sense.
+    pub faults: Vec<String>,
+    /// Why the session ended early.
+    pub ended: Option<ClientError>,
+}
+
+impl Crew {
+    /// The user of session `number`: the same for the same seed.
+    pub fn user(&self, number: u32) -> String {
+        format!("load-{}-{number:06}", self.seed)
+    }
+
+    fn login(self: &Arc<Self>, number: u32) -> Login {
+        let crew = self.clone();
+        Login {
+            token: Arc::new(move || crew.signer.token(&crew.user(number))),
+            source: (self.sources > 0).then(|| {
+                // 127.0.0.2 and up: 127.0.0.1 is left to everybody else on this machine.
+                let last = 2 + number % self.sources;
+                IpAddr::V4(Ipv4Addr::new(127, 0, 0, last as u8))
+            }),
+        }
+    }
+}
+
+/// The life of one session: one task, one connection at a time.
+pub async fn run(crew: Arc<Crew>, number: u32) -> Story {
+    let (client, mut events, driver) = Client::open(crew.settings.clone(), crew.login(number));
+    let mut stop = crew.stage.subscribe();
+    let mut person = Person {
+        human: Human::draw(crew.seed, number, &crew.temper),
+        story: Story {
+            number,
+            ..Story::default()
+        },
+        decided: false,
+        crew: &crew,
+        client: &client,
+    };
+    let ended = tokio::select! {
+        biased;
+        error = driver.run() => Some(error),
+        error = person.live(&mut events) => error,
+        _ = stop.wait_for(|stage| stage.step == Step::Stop) => None,
+    };
+    person.story.ended = ended;
+    crew.meter
+        .reconnects
+        .fetch_add(client.stats().sessions.saturating_sub(1).into(), Relaxed);
+    person.decide();
+    person.story
+}
+
+struct Person<'a> {
+    crew: &'a Crew,
+    client: &'a Client,
+    human: Human,
+    story: Story,
+    decided: bool,
+}
+
+impl Person<'_> {
+    /// Returns only when the session cannot go on.
+    async fn live(&mut self, events: &mut Events) -> Option<ClientError> {
+        match self.play(events).await {
+            Ok(()) => {}
+            Err(error) => return Some(error),
+        }
+        self.decide();
+        // The phone stays on the table, and hears how it ends.
+        while let Some(event) = events.next().await {
+            self.hear(&event);
+        }
+        None
+    }
+
+    async fn play(&mut self, events: &mut Events) -> Result<(), ClientError> {
+        self.client.ready().await?;
+        let room = self.crew.stage.borrow().room.clone();
+        self.client.watch(&room).await?;
+        let _ = self.client.ping().await; // a good sample of the server's clock; any reply is one
+        self.crew.meter.gathered.fetch_add(1, Relaxed);
+
+        let rain = self.wait_for_opening(events).await;
+        self.tap_until_final(rain).await?;
+        if let Some(wait) = self.human.doubts_after
+            && self.story.outcome.is_some()
+        {
+            sleep(wait).await;
+            self.tap(rain).await?;
+        }
+        Ok(())
+    }
+
+    /// Until this person has seen the rain open and moved a thumb, or could not wait.
+    async fn wait_for_opening(&mut self, events: &mut Events) -> RainId {
+        let (mut eager, mut late) = (self.crew.stage.subscribe(), self.crew.stage.subscribe());
+        let eager_after = self.human.eager_after;
+        let eager = async {
+            let Some(wait) = eager_after else {
+                return std::future::pending().await;
+            };
+            let _ = eager.wait_for(|stage| stage.step >= Step::Countdown).await;
+            sleep(wait).await;
+        };
+        let late = async {
+            let _ = late.wait_for(|stage| stage.step >= Step::Falling).await;
+            sleep(OPENING_PATIENCE).await;
+        };
+        tokio::pin!(eager, late);
+        loop {
+            tokio::select! {
+                biased;
+                event = events.next() => match event {
+                    Some(event) => if let Some(rain) = self.hear(&event) {
+                        sleep(self.human.reaction).await;
+                        return rain;
+                    },
+                    None => std::future::pending().await, // the driver's end ends this session
+                },
+                () = &mut eager => break,
+                () = &mut late => break,
+            }
+        }
+        let rain = self.crew.stage.borrow().rain;
+        rain.expect("a rain is known before its countdown")
+    }
+
+    /// Returns the rain if this is the news that it opened.
+    fn hear(&mut self, event: &Event) -> Option<RainId> {
+        let ours = |rain_id: u32| {
+            let rain = self.crew.stage.borrow().rain;
+            rain.filter(|rain| rain.get() == rain_id)
+        };
+        match event {
+            Event::RainOpened(opened) => {
+                let rain = ours(opened.rain_id)?;
+                if !self.story.told_opened {
+                    self.story.told_opened = true;
+                    let now_ms = self.client.server_now_ms().unwrap_or_default();
+                    let lag_ms = now_ms.saturating_sub(opened.server_time_ms).max(0);
+                    self.story.opening_lag_ms = Some(lag_ms as u64);
+                }
+                Some(rain)
+            }
+            Event::RainClosed(closed) => {
+                self.story.told_closed |= ours(closed.rain_id).is_some();
+                None
+            }
+            Event::Connected { .. }
+            | Event::Lost { .. }
+            | Event::RainAnnounced(_)
+            | Event::RainSoldOut(_)
+            | Event::Skipped(_) => None,
+        }
+    }
+
+    async fn tap_until_final(&mut self, rain: RainId) -> Result<(), ClientError> {
+        loop {
+            match self.tap(rain).await?.after() {
+                AfterGrab::Done | AfterGrab::Fix => return Ok(()),
+                AfterGrab::TapAgain | AfterGrab::WaitThenRepeat => {}
+            }
+            sleep(self.human.next_tap()).await;
+        }
+    }
+
+    async fn tap(&mut self, rain: RainId) -> Result<GrabReply, ClientError> {
+        let (crew, client, number) = (self.crew, self.client, self.story.number);
+        let grab = client.grab_observed(rain, |attempt| crew.meter.record(number, attempt));
+        let reply = if std::mem::take(&mut self.human.reconnects) {
+            // The grab is on its way when the connection goes: whether it won is known only to the server.
+            let look_away = async { client.reconnect() };
+            tokio::join!(biased; grab, look_away).0
+        } else {
+            grab.await
+        };
+        match &reply {
+            Ok(reply) => self.learn(reply),
+            Err(ClientError::Protocol(fault)) => self.fault(fault.clone()),
+            Err(_) => {}
+        }
+        reply
+    }
+
+    /// Takes in an answer, and notes what cannot be true together with the earlier ones.
+    fn learn(&mut self, reply: &GrabReply) {
+        let name = hongbao::client::outcome_name(reply.code);
+        let earlier = self.story.outcome;
+        match (reply.packet, self.story.packet) {
+            (Some(packet), None) => {
+                self.story.packet = Some(packet);
+                self.crew.meter.winners.fetch_add(1, Relaxed);
+                if reply.known() == Some(Outcome::Won) {
+                    self.story.won_at_ms = self.client.server_now_ms();
+                }
+                if let Some(earlier) = earlier {
+                    let earlier = hongbao::client::outcome_name(earlier);
+                    self.fault(format!("{name} with packet {} after {earlier}", packet.id));
+                }
+            }
+            (Some(packet), Some(first)) if packet != first => {
+                self.story.other_packet = Some(packet);
+            }
+            (Some(packet), Some(_)) if reply.known() == Some(Outcome::Won) => {
+                self.fault(format!("WON twice for packet {}", packet.id));
+            }
+            (None, Some(first)) => {
+                self.fault(format!("{name} after packet {} was won", first.id));
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        match reply.after() {
+            AfterGrab::Done => {
+                self.story.outcome.get_or_insert(reply.code);
+            }
+            AfterGrab::Fix => self.fault(format!("{name} for a proper grab")),
+            AfterGrab::TapAgain | AfterGrab::WaitThenRepeat => {}
+        }
+    }
+
+    fn fault(&mut self, fault: String) {
+        if self.story.faults.len() < FAULTS_MAX {
+            self.story.faults.push(fault);
+        }
+    }
+
+    fn decide(&mut self) {
+        if !std::mem::replace(&mut self.decided, true) {
+            self.crew.meter.decided.fetch_add(1, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+use std::fmt::Write as _;
+
+use hongbao::client::admin::{Audit, Difference};
+use hongbao::rain::{Cents, RainId};
+use serde::{Serialize, Serializer};
+
+use crate::meter::Spread;
+use crate::rain::checks::Check;
+use crate::show::paint::{Paint, thousands};
+
+/// Of an audit's differences, so many are printed; the JSON has all of them.
+const DIFFERENCES_MAX: usize = 50;
+
+/// What came of a run. The field names are those of the JSON.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub heading: String,
+    pub seed: u64,
+    pub rain_id: RainId,
+    pub rule: String,
+    pub packets: u32,
+    pub buckets: Option<u32>,
+    pub sessions: u32,
+    /// Connections that were lost, most of them on purpose, and made again.
+    pub reconnects: u64,
+    /// Sent; each has an outcome or is among the unanswered.
+    pub grabs: u64,
+    #[serde(serialize_with = "as_map")]
+    pub outcomes: Vec<(String, u64)>,
+    /// Their reply was lost with its connection; a repeat has the outcome.
+    pub unanswered: u64,
+    pub latency_ms: Spread,
+    /// From a WON being seen to its credit.
+    pub settle_lag_ms: Spread,
+    /// From the gateway's sending RainOpened to its being seen.
+    pub opening_lag_ms: Spread,
+    pub grabs_per_second: f64,
+    pub grabs_per_second_peak: u64,
+    pub grabbing_seconds: f64,
+    pub funded_cents: Cents,
+    pub credited_cents: Cents,
+    pub credited_count: u64,
+    pub refunded_cents: Cents,
+    /// Largest packet that was won.
+    pub largest_cents: Option<Cents>,
+    pub audit: Audit,
+    pub checks: Vec<Check>,
+}
+
+fn as_map<S: Serializer>(pairs: &[(String, u64)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(pairs.iter().map(|(name, count)| (name, count)))
+}
+
+impl Report {
+    /// Every check held and the audit is balanced.
+    pub fn is_good(&self) -> bool {
+        self.audit.balanced && self.checks.iter().all(|check| check.ok)
+    }
+
+    /// Aligned text. Its last line is the audit's verdict.
+    pub fn summary(&self, paint: Paint) -> String {
+        let mut out = String::new();
+        self.write_figures(&mut out, paint);
+        self.write_checks(&mut out, paint);
+        self.write_verdict(&mut out, paint);
+        out
+    }
+
+    fn write_figures(&self, out: &mut String, paint: Paint) {
+        let mut row = |label: &str, text: String| {
+            let _ = writeln!(out, "  {}{text}", paint.dim(&format!("{label:<12}")));
+        };
+        row(
+            "grabs",
+            format!(
+                "{} in {:.1} s: {} a second, {} in the busiest",
+                thousands(self.grabs),
+                self.grabbing_seconds,
+                thousands(self.grabs_per_second.round() as u64),
+                thousands(self.grabs_per_second_peak),
+            ),
+        );
+        let mut outcomes: Vec<String> = self
+            .outcomes
+            .iter()
+            .map(|(name, count)| format!("{name} {}", paint.bold(&thousands(*count))))
+            .collect();
+        if self.unanswered > 0 {
+            let lost = paint.bold(&thousands(self.unanswered));
+            outcomes.push(format!("reply lost {lost}"));
+        }
+        row("outcomes", outcomes.join("   "));
+        row("latency", spread(self.latency_ms, paint));
+        row("settle lag", spread(self.settle_lag_ms, paint));
+        row(
+            "ledger",
+            format!(
+                "funded {} = credited {} ({} packets) + refunded {}",
+                paint.bold(&money(self.funded_cents)),
+                paint.bold(&money(self.credited_cents)),
+                thousands(self.credited_count),
+                paint.bold(&money(self.refunded_cents)),
+            ),
+        );
+        if let Some(largest) = self.largest_cents {
+            row("largest", format!("{} in one packet", money(largest)));
+        }
+    }
+
+    fn write_checks(&self, out: &mut String, paint: Paint) {
+        let failed: Vec<&Check> = self.checks.iter().filter(|check| !check.ok).collect();
+        let label = paint.dim(&format!("{:<12}", "checks"));
+        let all = self.checks.len();
+        if failed.is_empty() {
+            let _ = writeln!(out, "  {label}{}", paint.green(&format!("all {all} hold")));
+            return;
+        }
+        let count = format!("{} of {all} failed", failed.len());
+        let _ = writeln!(out, "  {label}{}", paint.red(&count));
+        for check in failed {
+            let _ = writeln!(out, "  {} {}: {}", paint.red("✗"), check.name, check.detail);
+        }
+    }
+
+    fn write_verdict(&self, out: &mut String, paint: Paint) {
+        let differences = &self.audit.differences;
+        if !differences.is_empty() {
+            let _ = writeln!(out, "  differences");
+        }
+        for difference in differences.iter().take(DIFFERENCES_MAX) {
+            let _ = writeln!(out, "    {}", line(difference));
+        }
+        if let Some(more) = differences.len().checked_sub(DIFFERENCES_MAX + 1) {
+            let _ = writeln!(out, "    and {} more", more + 1);
+        }
+        // Exactly these words, without colour: programs read this line.
+        let _ = paint;
+        out.push_str(match self.audit.balanced {
+            true => "audit: balanced\n",
+            false => "audit: UNBALANCED\n",
+        });
+    }
+}
+
+fn line(difference: &Difference) -> String {
+    let mut text = difference.kind.clone();
+    if let Some(id) = difference.packet_id {
+        let _ = write!(text, "  packet {id}");
+    }
+    if let Some(user) = &difference.user {
+        let _ = write!(text, "  user {user}");
+    }
+    if let Some(cents) = difference.cents {
+        let _ = write!(text, "  {}", money(cents));
+    }
+    if !difference.detail.is_empty() {
+        let _ = write!(text, "  {}", difference.detail);
+    }
+    text
+}
+
+/// `10,000.00`
+pub fn money(cents: Cents) -> String {
+    let text = cents.to_string();
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, "00"));
+    let (sign, digits) = match whole.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", whole),
+    };
+    match digits.parse() {
+        Ok(whole) => format!("{sign}{}.{fraction}", thousands(whole)),
+        Err(_) => text,
+    }
+}
+
+fn spread(spread: Spread, paint: Paint) -> String {
+    let ms = |ms: f64| {
+        let text = match ms {
+            ms if ms >= 1_000.0 => format!("{:.2} s", ms / 1_000.0),
+            ms if ms >= 100.0 => format!("{ms:.0} ms"),
+            ms if ms >= 10.0 => format!("{ms:.1} ms"),
+            _ => format!("{ms:.2} ms"),
+        };
+        paint.bold(&text)
+    };
+    let (p50, p99, max) = (ms(spread.p50), ms(spread.p99), ms(spread.max));
+    format!("p50 {p50}   p99 {p99}   max {max}")
+}
