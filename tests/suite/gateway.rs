@@ -253,14 +253,21 @@ async fn a_drain_finishes_what_is_in_flight_and_says_goodbye() {
         anna.receive().await.unwrap().message,
         Some(Message::GrabResult(_))
     ));
-    let stopping = tokio::spawn(server.stop());
-    let Some(Message::GoAway(away)) = anna.receive().await.unwrap().message else {
+    let stopping = server.stop();
+    let mut stopping = std::pin::pin!(stopping);
+    let away = async { anna.receive().await.unwrap().message };
+    let away = tokio::select! {
+        away = away => away,
+        status = &mut stopping => panic!("stopped without a word: {status}"),
+    };
+    let Some(Message::GoAway(away)) = away else {
         panic!("no GoAway")
     };
     assert_eq!(away.code(), CloseCode::Draining);
     assert!(away.reconnect_after_ms > 0);
     assert!(anna.receive().await.is_none());
-    assert!(stopping.await.unwrap().success());
+    drop(anna);
+    assert!(stopping.await.success());
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! Leases, retries, burials: settlers that die, come late, or choke on one claim.
 
 use hongbao::rain::{Cents, Claim, Packet, RainId, UserId, Window};
-use hongbao::store::bucket::Bucket;
+use hongbao::store::StoreError;
+use hongbao::store::bucket::{Bucket, DeadLetter};
 use hongbao::store::grab;
 use hongbao::store::keys::Tag;
 use hongbao::store::script;
@@ -21,11 +22,12 @@ fn packet(index: u32) -> Packet {
 
 /// An open bucket in which `winners` users have won.
 async fn bucket_with_claims(redis: &Redis, winners: u32) -> Bucket {
-    let bucket = store(&[redis]).await.bucket(Tag {
+    let tag = Tag {
         rain: RainId::new(5).unwrap(),
         bucket: 0,
         salt: 0,
-    });
+    };
+    let bucket = store(&[redis]).await.bucket(tag, "mark");
     let packets: Vec<Packet> = (0..winners).map(packet).collect();
     assert_eq!(bucket.load(0, &packets).await.unwrap(), Some(1));
     let window = Window {
@@ -94,7 +96,8 @@ async fn a_late_settler_may_ack_but_neither_retry_nor_bury() {
             .retry(
                 first.deadline_ms,
                 true,
-                &[(claim.clone(), NOW, "late".into())]
+                Some(NOW),
+                &[(claim.clone(), 0, "late".into())]
             )
             .await
             .unwrap(),
@@ -119,7 +122,12 @@ async fn a_late_settler_may_ack_but_neither_retry_nor_bury() {
     );
     assert_eq!(
         bucket
-            .retry(second.deadline_ms, true, &[(claim, NOW, "late".into())])
+            .retry(
+                second.deadline_ms,
+                true,
+                Some(NOW),
+                &[(claim, 0, "late".into())]
+            )
             .await
             .unwrap(),
         0
@@ -162,7 +170,7 @@ async fn a_claim_that_kills_its_settlers_is_buried_and_its_neighbours_are_not() 
         now += 1;
     }
     assert_eq!(credited.len(), 19);
-    let (_, letters) = bucket.dead_scan(0).await.unwrap();
+    let letters = letters(&bucket).await;
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].claim.user.as_str(), poison);
     assert!(
@@ -185,7 +193,8 @@ async fn attempts_and_their_reason_outlive_a_crash_and_reach_the_dead_letter() {
             .retry(
                 lease.deadline_ms,
                 true,
-                &[(claim, now + 10, "balance\nsystem away".into())],
+                Some(now),
+                &[(claim, 10, "balance\nsystem away".into())],
             )
             .await
             .unwrap();
@@ -199,7 +208,8 @@ async fn attempts_and_their_reason_outlive_a_crash_and_reach_the_dead_letter() {
         .retry(
             lease.deadline_ms,
             false,
-            &[(claim.clone(), now, "outage".into())],
+            Some(now),
+            &[(claim.clone(), 0, "outage".into())],
         )
         .await
         .unwrap();
@@ -213,7 +223,7 @@ async fn attempts_and_their_reason_outlive_a_crash_and_reach_the_dead_letter() {
         )
         .await
         .unwrap();
-    let (_, letters) = bucket.dead_scan(0).await.unwrap();
+    let letters = letters(&bucket).await;
     assert_eq!(letters[0].claim, claim);
     assert_eq!(
         (
@@ -265,7 +275,7 @@ async fn a_key_of_the_wrong_type_stops_a_script_before_its_first_write() {
             grab::call(k, ["new", "newer"].into_iter()),
             with(
                 script::LOAD.call(&[&k.gate, &k.pool]),
-                &["1", "21474836489:5"],
+                &["1", "mark", "21474836489:5"],
             ),
             with(
                 script::LEASE.call(&[&k.claims, &k.leased, &k.retry, &k.attempts, &k.dead]),
@@ -273,7 +283,7 @@ async fn a_key_of_the_wrong_type_stops_a_script_before_its_first_write() {
             ),
             with(
                 script::RETRY.call(&[&k.leased, &k.retry, &k.attempts]),
-                &["1001000", "1", "21474836480:1:u0", "5", "e"],
+                &["1001000", "1", "1000000", "21474836480:1:u0", "5", "e"],
             ),
             with(
                 script::BURY.call(&[&k.leased, &k.attempts, &k.dead]),
@@ -283,7 +293,10 @@ async fn a_key_of_the_wrong_type_stops_a_script_before_its_first_write() {
                 script::ACK.call(&[&k.leased, &k.retry, &k.attempts, &k.dead]),
                 &["21474836480:1:u0"],
             ),
-            script::CLOSE.call(&[&k.gate, &k.pool]),
+            with(
+                script::CLOSE.call(&[&k.gate, &k.pool, &k.winners]),
+                &["mark"],
+            ),
         ];
         for call in calls {
             if script::GRAB.run(&bucket.link, &call).await.is_err() {
@@ -318,4 +331,81 @@ async fn contents(redis: &Redis, bucket: &Bucket) -> Vec<Value> {
         dumps.push(redis.call(&["DUMP", key]).await);
     }
     dumps
+}
+
+async fn letters(bucket: &Bucket) -> Vec<DeadLetter> {
+    let (_, letters) = bucket.dead_scan(0).await.unwrap();
+    letters.into_iter().map(Result::unwrap).collect()
+}
+
+/// It used to stop every lease of the bucket, and to have its neighbours buried for dead settlers.
+#[tokio::test]
+async fn a_claim_that_nobody_can_read_is_buried_alone() {
+    let redis = Redis::fit().await;
+    let bucket = bucket_with_claims(&redis, 3).await;
+    redis.call(&["RPUSH", &bucket.keys.claims, "garbage"]).await;
+    assert_eq!(
+        lease(&bucket, NOW, 10).await.len(),
+        3,
+        "the garbage is passed over"
+    );
+    let again = bucket
+        .lease(Some(NOW + 1_000), 1_000, 10, DEATHS_MAX)
+        .await
+        .unwrap();
+    assert_eq!((again.claims.len(), again.buried), (3, 1));
+    let (_, dead) = bucket.dead_scan(0).await.unwrap();
+    assert!(
+        dead[0].as_ref().unwrap_err().contains("garbage"),
+        "{dead:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_bucket_of_another_ledgers_rain_is_refused_by_every_verb_that_owns_it() {
+    let redis = Redis::fit().await;
+    let mut bucket = bucket_with_claims(&redis, 3).await;
+    bucket.fingerprint = "another".into();
+    let window = Window {
+        opens_at_ms: Some(0),
+        duration_ms: 1,
+    };
+    let text = bucket.load(1, &[packet(7)]).await.unwrap_err().to_string();
+    assert!(text.contains("another ledger's rain"), "{text}");
+    assert!(matches!(
+        bucket.set_gate(1, true, &window, 9).await,
+        Err(StoreError::Foreign { .. })
+    ));
+    assert!(matches!(
+        bucket.close().await,
+        Err(StoreError::Foreign { .. })
+    ));
+    bucket.fingerprint = "mark".into();
+    let shut = bucket.close().await.unwrap();
+    assert_eq!((shut.left, shut.winners, shut.chunks), (0, 3, 1));
+}
+
+/// Acks are what frees a full node.
+#[tokio::test]
+async fn a_full_node_refuses_grabs_but_can_be_emptied_and_closed() {
+    let redis = Redis::fit().await;
+    let bucket = bucket_with_claims(&redis, 3).await;
+    redis.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let call = grab::call(&bucket.keys, ["late"].into_iter());
+    let refused = script::GRAB.run(&bucket.link, &call).await;
+    assert!(
+        matches!(&refused, Err(StoreError::Refused { code, .. }) if code == "OOM"),
+        "{refused:?}"
+    );
+    let lease = bucket
+        .lease(Some(NOW), 1_000, 10, DEATHS_MAX)
+        .await
+        .unwrap();
+    let claims: Vec<Claim> = lease
+        .claims
+        .into_iter()
+        .map(|leased| leased.claim)
+        .collect();
+    assert_eq!(bucket.ack(&claims).await.unwrap(), 3);
+    assert_eq!(bucket.close().await.unwrap().winners, 3);
 }

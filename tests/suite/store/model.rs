@@ -163,11 +163,14 @@ async fn scripts_and_model_agree_on_random_operations() {
     let store = store(&[&redis]).await;
     let chance = Jitter::default();
     for round in 0..12 {
-        let bucket = store.bucket(Tag {
-            rain: rain(),
-            bucket: round,
-            salt: 0,
-        });
+        let bucket = store.bucket(
+            Tag {
+                rain: rain(),
+                bucket: round,
+                salt: 0,
+            },
+            "mark",
+        );
         storm(&bucket, &chance).await;
     }
 }
@@ -245,15 +248,26 @@ async fn storm(bucket: &Bucket, chance: &Jitter) {
                     .first_key_value()
                     .map(|(k, v)| (k.clone(), v.clone()))
                 {
-                    let due = now + below(500) as i64;
+                    let wait = below(500);
+                    let due = now + wait as i64;
                     let stale = bucket
-                        .retry(deadline - 1, true, &[(claim.clone(), due, "late".into())])
+                        .retry(
+                            deadline - 1,
+                            true,
+                            Some(now),
+                            &[(claim.clone(), wait, "late".into())],
+                        )
                         .await
                         .unwrap();
                     assert_eq!(stale, 0, "a late settler may not retry");
                     assert_eq!(
                         bucket
-                            .retry(deadline, true, &[(claim.clone(), due, "away".into())])
+                            .retry(
+                                deadline,
+                                true,
+                                Some(now),
+                                &[(claim.clone(), wait, "away".into())]
+                            )
                             .await
                             .unwrap(),
                         1
@@ -286,7 +300,13 @@ async fn storm(bucket: &Bucket, chance: &Jitter) {
             }
             _ => {
                 if below(8) == 0 {
-                    assert_eq!(bucket.close().await.unwrap(), model.pool.len() as u64);
+                    let shut = bucket.close().await.unwrap();
+                    let expected = (
+                        model.pool.len() as u64,
+                        model.winners.len() as u64,
+                        model.chunks,
+                    );
+                    assert_eq!((shut.left, shut.winners, shut.chunks), expected);
                     model.closed = true;
                 }
             }
