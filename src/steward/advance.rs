@@ -21,6 +21,8 @@ impl Steward {
     pub async fn advance(&self, rain: Rain) -> Result<(), StewardError> {
         match rain.state {
             State::Created => {
+                // Known to the gateways from the beginning: whoever taps now is early, not wrong.
+                self.publish(&rain).await?;
                 if !self.load(&rain).await? {
                     // Called off by now, or the gates are those of a rain that was.
                     return match self.ledger.rain(rain.id).await?.state {

@@ -184,6 +184,7 @@ impl Bucket {
             opens,
             closes,
             version.to_string(),
+            self.fingerprint.clone(),
         ];
         let reply = self.run(&script::GATE, &[&self.keys.gate], &args).await?;
         match text(&reply) {

@@ -154,8 +154,11 @@ impl Node {
             AppendFsync::EverySecond => "everysec",
             AppendFsync::Always => "always",
         };
-        let log =
-            fs::File::create(self.dir.join("redis.log")).map_err(|error| error.to_string())?;
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("redis.log"));
+        let log = log.map_err(|error| error.to_string())?;
         let log_too = log.try_clone().map_err(|error| error.to_string())?;
         // setpriv has the kernel end the server when its keeper dies, even by SIGKILL.
         let mut child = Command::new("setpriv")

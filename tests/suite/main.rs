@@ -11,5 +11,7 @@ mod gateway;
 mod ledger;
 /// Whole rains, with crashes in the middle.
 mod rains;
+/// A steward and settlers in this process, on nodes that the test can spoil.
+mod steward;
 /// Scripts against a small model, slot numbers, nodes that are not fit.
 mod store;

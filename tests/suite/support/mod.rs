@@ -1,3 +1,5 @@
+/// Store, ledger and steward in this process.
+pub mod bench;
 /// A private PostgreSQL for the test process.
 pub mod postgres;
 /// Real `redis-server` processes.

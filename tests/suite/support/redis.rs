@@ -13,7 +13,6 @@ pub struct Redis {
     child: Child,
     dir: TempDir,
     pub port: u16,
-    arguments: Vec<String>,
 }
 
 /// What every node of ours needs to be accepted.
@@ -35,7 +34,6 @@ impl Redis {
                 child: spawn(port, &dir, &arguments),
                 dir,
                 port,
-                arguments,
             };
             if redis.answers().await {
                 return redis;
@@ -56,17 +54,6 @@ impl Redis {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-
-    /// The same server on the same port and folder again.
-    pub async fn restart(&mut self) {
-        self.kill();
-        self.child = spawn(self.port, &self.dir, &self.arguments);
-        assert!(
-            self.answers().await,
-            "redis-server did not come back on port {}",
-            self.port
-        );
     }
 
     pub async fn call(&self, command: &[&str]) -> Value {
