@@ -1,10 +1,46 @@
 //! hongbao: a red-packet rain engine.
 //!
-//! Read in this order: a rain and its packets, where they lie in Redis, how a grab reaches them, how a claim becomes money.
+//! Read in this order: a rain and its packets, where they lie in Redis, how a grab reaches them, how a claim becomes money, who moves a
+//! rain through its life, and how people steer it.
+
+/// The nouns and rules, no I/O: ids, cents, life cycle, split.
+pub mod rain;
+
+/// Every setting and limit.
+pub mod config;
+
+/// Buckets on Redis nodes: the only code that speaks Redis.
+pub mod store;
+
+/// What travels between a client and the gateway: messages and framing.
+pub mod wire;
+
+/// accept → frame → session → admission → batch → reply, and pushes.
+pub mod gateway;
+
+/// claim → credit → ack.
+pub mod settle;
+
+/// Accounts, credits, rains: the only code that speaks SQL.
+pub mod ledger;
+
+/// Load, open, close, refund, audit.
+pub mod steward;
+
+/// The HTTP API of operators.
+pub mod admin;
+
+/// All roles of one process, started and stopped.
+pub mod serve;
 
 /// The client side: sessions with the gateway, and the admin API.
 pub mod client;
-/// The nouns and rules, no I/O: ids, cents, life cycle, split.
-pub mod rain;
-/// What travels between a client and the gateway: messages and framing.
-pub mod wire;
+
+/// Chance that spreads people and retries in time.
+pub mod jitter;
+
+/// Every metric once.
+pub mod metrics;
+
+/// This machine's wall clock.
+pub mod clock;

@@ -78,16 +78,19 @@ pub struct NewRain {
     pub buckets: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_after_ms: Option<i64>,
+    /// The caller's own name for this request: the same key makes one rain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// Like `sponsor:demo`.
     pub name: String,
     pub balance_cents: Cents,
 }
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rain {
     pub id: RainId,
     pub state: State,
@@ -111,7 +114,7 @@ pub struct Rain {
 }
 
 /// Where the packets of a rain are at this moment. Counts of packets and claims.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Live {
     pub pool: u64,

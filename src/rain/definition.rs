@@ -107,6 +107,8 @@ pub struct Rain {
     pub durability: Durability,
     pub refund_after_ms: i64,
     pub state: State,
+    /// All pools were found empty at one moment, with no transfer under way.
+    pub sold_out: bool,
     /// Grows with every recorded change; the published snapshot carries it.
     pub version: i64,
     pub created_at_ms: i64,

@@ -195,6 +195,7 @@ impl Run {
             durability: args.durability,
             buckets: args.buckets,
             refund_after_ms: None,
+            key: None,
         };
         // Not repeated: a second one would be a second rain.
         let rain = self.admin.create_rain(&new).await;

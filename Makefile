@@ -1,0 +1,31 @@
+# make demo and make test do all the set-up on a fresh Debian or Ubuntu machine that has Rust.
+
+.PHONY: help demo test lint build need-build need-redis need-postgres
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+demo: need-build need-redis ## Run a whole rain on three Redis nodes and show the result
+	@echo "building (release; some minutes the first time)"
+	@cargo build --release --quiet --workspace --bins
+	@target/release/hongbao demo $(DEMO)
+
+test: need-build need-redis need-postgres ## Run all tests, on real Redis and PostgreSQL servers
+	cargo test --workspace
+
+lint: ## What CI checks besides the tests
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+build: need-build ## Build both programs in release mode
+	cargo build --release --workspace --bins
+
+need-build:
+	@command -v cargo >/dev/null 2>&1 || { echo "cargo is missing: install Rust 1.95 or later first (rustup.rs)" >&2; exit 1; }
+	@.ci/need cc gcc "the C compiler that SQLite and the linker need"
+
+need-redis:
+	@.ci/need redis-server redis-server "the nodes that hold the packets (version 7.0 or later)"
+
+need-postgres:
+	@.ci/need initdb postgresql "the production ledger, for the tests"

@@ -1,0 +1,150 @@
+//! Errors as problem+json (RFC 9457): a title that says what, a detail that names the thing and the value.
+
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use crate::ledger::LedgerError;
+use crate::rain::split::SplitError;
+use crate::steward::StewardError;
+use crate::store::StoreError;
+
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    title: &'static str,
+    detail: String,
+}
+
+impl Problem {
+    pub fn new(status: u16, title: &'static str, detail: impl Into<String>) -> Problem {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Problem {
+            status,
+            title,
+            detail: detail.into(),
+        }
+    }
+
+    pub fn bad(detail: impl Into<String>) -> Problem {
+        Problem::new(422, "the request cannot work", detail)
+    }
+
+    pub fn not_found(detail: impl Into<String>) -> Problem {
+        Problem::new(404, "not found", detail)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        if self.status.is_server_error() {
+            tracing::warn!(
+                status = self.status.as_u16(),
+                detail = self.detail,
+                "an admin request failed"
+            );
+        }
+        let body = json!({
+            "type": "about:blank",
+            "title": self.title,
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+        });
+        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+        (self.status, kind, body.to_string()).into_response()
+    }
+}
+
+/// An error and its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+impl From<LedgerError> for Problem {
+    fn from(error: LedgerError) -> Problem {
+        use LedgerError::*;
+        let text = chain(&error);
+        match error {
+            Unavailable { .. } => Problem::new(503, "the ledger is unavailable", text),
+            Url { .. } | Open { .. } | Migrate { .. } | Refused { .. } | Broken { .. } => {
+                Problem::new(500, "the ledger failed", text)
+            }
+            NoRain(_) | NoSponsor(_) => Problem::not_found(text),
+            SponsorTooPoor { .. } | EscrowTooPoor { .. } => {
+                Problem::new(409, "not enough money", text)
+            }
+            Step { .. } => Problem::new(409, "the rain's state does not allow it", text),
+            RequestKeyReused { .. } => {
+                Problem::new(409, "the key was used for something else", text)
+            }
+            NotPositive { .. }
+            | BatchTooLarge { .. }
+            | SponsorName(_)
+            | Key(_)
+            | AccountName(_)
+            | Cursor(_) => Problem::bad(text),
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Problem {
+        Problem::new(503, "a Redis node failed", error.to_string())
+    }
+}
+
+impl From<StewardError> for Problem {
+    fn from(error: StewardError) -> Problem {
+        match error {
+            StewardError::Store(error) => error.into(),
+            StewardError::Ledger(error) => error.into(),
+            StewardError::Rain { .. } => {
+                Problem::new(500, "the rain needs a look", error.to_string())
+            }
+        }
+    }
+}
+
+impl From<SplitError> for Problem {
+    fn from(error: SplitError) -> Problem {
+        Problem::bad(error.to_string())
+    }
+}
+
+impl From<JsonRejection> for Problem {
+    fn from(rejection: JsonRejection) -> Problem {
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                Problem::new(413, "the body is too large", rejection.body_text())
+            }
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => Problem::new(
+                415,
+                "the body is not JSON",
+                "send the header Content-Type: application/json",
+            ),
+            _ => Problem::bad(rejection.body_text()),
+        }
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Problem {
+        Problem::not_found(rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Problem {
+        Problem::bad(rejection.body_text())
+    }
+}

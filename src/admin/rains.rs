@@ -1,0 +1,374 @@
+//! Create, list, show, open, pause, resume, close, audit.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use super::problem::Problem;
+use super::{Admin, Shared};
+use crate::clock::now_ms;
+use crate::config::BUCKETS_MAX;
+use crate::rain::split::{Rule, Seed, Split};
+use crate::rain::{
+    self, Cents, Durability, PacketId, RainId, State as RainState, Step, UserId, Window,
+};
+use crate::steward::audit::Report;
+use crate::store::bucket::Census;
+
+/// How long a rain stays open unless it is told.
+const DURATION_DEFAULT_MS: i64 = 30_000;
+/// A year: longer is a slip of the keyboard.
+const DURATION_MAX_MS: i64 = 365 * 86_400_000;
+const TITLE_MAX: usize = 200;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewRain {
+    #[serde(default)]
+    title: String,
+    room: String,
+    sponsor: String,
+    rule: Rule,
+    total_cents: Cents,
+    packets: u32,
+    min_cents: Option<Cents>,
+    max_cents: Option<Cents>,
+    opens_at_ms: Option<i64>,
+    closes_at_ms: Option<i64>,
+    duration_ms: Option<i64>,
+    durability: Option<Durability>,
+    buckets: Option<u32>,
+    refund_after_ms: Option<i64>,
+    /// The caller's own name for this request: the same key makes one rain.
+    key: Option<String>,
+}
+
+/// A rain as it is shown. Its seed is not: it tells where the big packets are.
+#[derive(Serialize)]
+pub struct Rain {
+    id: RainId,
+    title: String,
+    room: String,
+    sponsor: String,
+    rule: Rule,
+    total_cents: Cents,
+    packets: u32,
+    min_cents: Cents,
+    max_cents: Cents,
+    state: RainState,
+    sold_out: bool,
+    opens_at_ms: Option<i64>,
+    closes_at_ms: Option<i64>,
+    duration_ms: i64,
+    durability: Durability,
+    buckets: usize,
+    refund_after_ms: i64,
+    created_at_ms: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live: Option<Live>,
+}
+
+#[derive(Serialize)]
+pub struct Live {
+    #[serde(flatten)]
+    census: Census,
+    credited_count: u64,
+    credited_cents: Cents,
+}
+
+impl From<rain::Rain> for Rain {
+    fn from(rain: rain::Rain) -> Rain {
+        Rain {
+            id: rain.id,
+            title: rain.title,
+            room: rain.room,
+            sponsor: rain.sponsor,
+            rule: rain.split.rule,
+            total_cents: rain.split.total,
+            packets: rain.split.packets,
+            min_cents: rain.split.min,
+            max_cents: rain.split.max,
+            state: rain.state,
+            sold_out: rain.sold_out,
+            opens_at_ms: rain.window.opens_at_ms,
+            closes_at_ms: rain.window.closes_at_ms(),
+            duration_ms: rain.window.duration_ms,
+            durability: rain.durability,
+            buckets: rain.salts.len(),
+            refund_after_ms: rain.refund_after_ms,
+            created_at_ms: rain.created_at_ms,
+            live: None,
+        }
+    }
+}
+
+pub async fn create(
+    State(admin): Shared,
+    body: Result<Json<NewRain>, JsonRejection>,
+) -> Result<(StatusCode, Json<Rain>), Problem> {
+    let Json(new) = body?;
+    let (buckets, key) = (new.buckets, new.key.clone());
+    let new = checked(&admin, new)?;
+    let mut seed = [0u8; 32];
+    getrandom::fill(&mut seed)
+        .map_err(|error| Problem::new(500, "no random seed", error.to_string()))?;
+    let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
+    let salts = |id| admin.store.salts(id, buckets);
+    let rain = admin
+        .ledger
+        .create_rain(&new, Seed(seed), now_ms(), key.as_deref(), salts)
+        .await?;
+    Ok((StatusCode::CREATED, Json(rain.into())))
+}
+
+/// Refuses a rain whose numbers cannot work.
+fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
+    let split = Split {
+        rule: new.rule,
+        total: new.total_cents,
+        packets: new.packets,
+        min: new.min_cents.unwrap_or(Cents(1)),
+        max: new.max_cents.unwrap_or(Cents(i64::MAX)),
+    };
+    split.check()?;
+    UserId::new(&new.room).map_err(|_| {
+        Problem::bad(format!(
+            "room \"{}\" must be 1 to 64 characters from A-Z a-z 0-9 . _ @ : + = / -",
+            new.room
+        ))
+    })?;
+    if new.title.chars().count() > TITLE_MAX || new.title.chars().any(char::is_control) {
+        return Err(Problem::bad(format!(
+            "title must be one line of at most {TITLE_MAX} characters"
+        )));
+    }
+    if let Some(buckets) = new.buckets
+        && !(1..=BUCKETS_MAX.min(split.packets)).contains(&buckets)
+    {
+        let most = BUCKETS_MAX.min(split.packets);
+        return Err(Problem::bad(format!(
+            "buckets {buckets} must be from 1 to {most} for {} packets",
+            split.packets
+        )));
+    }
+    let refund_after_ms = new
+        .refund_after_ms
+        .unwrap_or(admin.defaults.refund_after.as_millis() as i64);
+    if refund_after_ms < 0 {
+        return Err(Problem::bad(format!(
+            "refund_after_ms {refund_after_ms} must be 0 or more"
+        )));
+    }
+    let durability = new.durability.unwrap_or(admin.defaults.durability);
+    admin.store.offers(durability).map_err(Problem::bad)?;
+    Ok(rain::NewRain {
+        title: new.title,
+        room: new.room,
+        sponsor: new.sponsor,
+        window: window(new.opens_at_ms, new.closes_at_ms, new.duration_ms)?,
+        split,
+        durability,
+        refund_after_ms,
+    })
+}
+
+fn window(
+    opens: Option<i64>,
+    closes: Option<i64>,
+    duration: Option<i64>,
+) -> Result<Window, Problem> {
+    let duration_ms = match (opens, closes, duration) {
+        (_, Some(_), Some(_)) => {
+            return Err(Problem::bad(
+                "closes_at_ms and duration_ms exclude each other: give one",
+            ));
+        }
+        (None, Some(_), None) => {
+            return Err(Problem::bad(
+                "closes_at_ms needs opens_at_ms; for a rain that an operator opens give duration_ms",
+            ));
+        }
+        (Some(opens), Some(closes), None) => {
+            if closes <= opens {
+                return Err(Problem::bad(format!(
+                    "closes_at_ms {closes} must be after opens_at_ms {opens}"
+                )));
+            }
+            closes - opens
+        }
+        (_, None, Some(duration)) => duration,
+        (_, None, None) => DURATION_DEFAULT_MS,
+    };
+    if !(1..=DURATION_MAX_MS).contains(&duration_ms) {
+        return Err(Problem::bad(format!(
+            "a duration of {duration_ms} ms must be from 1 to {DURATION_MAX_MS} ms"
+        )));
+    }
+    if let Some(opens) = opens
+        && opens.saturating_add(duration_ms) <= now_ms()
+    {
+        return Err(Problem::bad(format!(
+            "the rain would close at {} ms, which is past",
+            opens.saturating_add(duration_ms)
+        )));
+    }
+    Ok(Window {
+        opens_at_ms: opens,
+        duration_ms,
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    after: Option<RainId>,
+    limit: Option<u32>,
+}
+
+#[derive(Serialize)]
+pub struct Rains {
+    rains: Vec<Rain>,
+    /// Pass it as `after` for the next page; missing on the last.
+    next: Option<RainId>,
+}
+
+/// Newest first.
+pub async fn list(
+    State(admin): Shared,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Json<Rains>, Problem> {
+    let Query(page) = page?;
+    let limit = page.limit.unwrap_or(100).clamp(1, 1_000);
+    let rains = admin.ledger.rains(page.after, limit).await?;
+    let next = rains
+        .last()
+        .filter(|_| rains.len() == limit as usize)
+        .map(|rain| rain.id);
+    Ok(Json(Rains {
+        rains: rains.into_iter().map(Rain::from).collect(),
+        next,
+    }))
+}
+
+async fn find(admin: &Admin, id: &str) -> Result<rain::Rain, Problem> {
+    let id: RainId = id
+        .parse()
+        .map_err(|error: rain::IdError| Problem::not_found(error.to_string()))?;
+    Ok(admin.ledger.rain(id).await?)
+}
+
+pub async fn show(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
+    let rain = find(&admin, &id).await?;
+    let totals = admin.ledger.rain_totals(rain.id).await?;
+    let counts = admin.store.buckets(&rain);
+    let counts =
+        futures_util::future::try_join_all(counts.iter().map(|bucket| bucket.census())).await?;
+    let census = counts.into_iter().fold(Census::default(), Census::plus);
+    let live = Live {
+        census,
+        credited_count: totals.credited_count,
+        credited_cents: totals.credited,
+    };
+    Ok(Json(Rain {
+        live: Some(live),
+        ..rain.into()
+    }))
+}
+
+/// Opens it now, whatever time was planned.
+pub async fn open(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
+    let rain = find(&admin, &id).await?;
+    admin
+        .store
+        .offers(rain.durability)
+        .map_err(|problem| Problem::new(409, "the nodes are too weak", problem))?;
+    let rain = admin.ledger.open_rain(rain.id, now_ms()).await?;
+    carried_out(&admin, rain).await
+}
+
+pub async fn pause(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
+    let rain = find(&admin, &id).await?;
+    let rain = admin.ledger.step(rain.id, Step::Pause).await?;
+    carried_out(&admin, rain).await
+}
+
+pub async fn resume(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
+    let rain = find(&admin, &id).await?;
+    let rain = admin.ledger.step(rain.id, Step::Resume).await?;
+    carried_out(&admin, rain).await
+}
+
+/// Closes every gate now and refunds what is left.
+pub async fn close(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
+    let rain = find(&admin, &id).await?;
+    admin.ledger.close_rain(rain.id, now_ms()).await?;
+    let rain = admin.ledger.refund_now(rain.id).await?;
+    carried_out(&admin, rain).await
+}
+
+/// The record stands; the steward would carry it out at its next round. Doing it here spares the operator the wait. If a node is down
+/// the steward goes on trying, and the operator is told so.
+async fn carried_out(admin: &Admin, rain: rain::Rain) -> Result<Json<Rain>, Problem> {
+    let id = rain.id;
+    admin.steward.advance(rain).await?;
+    Ok(Json(admin.ledger.rain(id).await?.into()))
+}
+
+pub async fn audit(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Report>, Problem> {
+    let rain = find(&admin, &id).await?;
+    Ok(Json(
+        crate::steward::audit::audit(&admin.store, &admin.ledger, &rain).await?,
+    ))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WinnersPage {
+    after: Option<PacketId>,
+    limit: Option<u32>,
+}
+
+#[derive(Serialize)]
+pub struct Winners {
+    winners: Vec<Winner>,
+    next: Option<PacketId>,
+}
+
+#[derive(Serialize)]
+pub struct Winner {
+    packet_id: PacketId,
+    user: UserId,
+    cents: Cents,
+    credited_at_ms: i64,
+}
+
+/// Credited winners by packet id.
+pub async fn winners(
+    State(admin): Shared,
+    Path(id): Path<String>,
+    page: Result<Query<WinnersPage>, QueryRejection>,
+) -> Result<Json<Winners>, Problem> {
+    let Query(page) = page?;
+    let rain = find(&admin, &id).await?;
+    let limit = page.limit.unwrap_or(1_000).clamp(1, 10_000);
+    let credits = admin
+        .ledger
+        .credits_after(rain.id, page.after.map(PacketId::index), limit)
+        .await?;
+    let next = credits
+        .last()
+        .filter(|_| credits.len() == limit as usize)
+        .map(|credit| credit.packet.id);
+    let winner = |credit: crate::ledger::Credit| Winner {
+        packet_id: credit.packet.id,
+        user: credit.user,
+        cents: credit.packet.cents,
+        credited_at_ms: credit.at_ms,
+    };
+    Ok(Json(Winners {
+        winners: credits.into_iter().map(winner).collect(),
+        next,
+    }))
+}

@@ -1,0 +1,87 @@
+//! The accept loop. A client that sends its headers slowly, or opens more connections than allowed, costs a bounded amount.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config;
+
+#[derive(Debug, thiserror::Error)]
+#[error("admin.listen {address}: {source}")]
+pub struct ListenError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+pub struct Server {
+    pub address: SocketAddr,
+    listener: TcpListener,
+    settings: config::Admin,
+}
+
+impl Server {
+    pub async fn bind(settings: &config::Admin) -> Result<Server, ListenError> {
+        let fault = |source| ListenError {
+            address: settings.listen,
+            source,
+        };
+        let listener = TcpListener::bind(settings.listen).await.map_err(fault)?;
+        let address = listener.local_addr().map_err(fault)?;
+        Ok(Server {
+            address,
+            listener,
+            settings: settings.clone(),
+        })
+    }
+
+    /// Serves until `stop`; requests under way are finished.
+    pub fn serve(self, router: Router, tasks: &TaskTracker, stop: CancellationToken) {
+        let places = Arc::new(Semaphore::new(self.settings.connections_max));
+        let connections = tasks.clone();
+        tasks.spawn(async move {
+            loop {
+                let Ok(place) = places.clone().acquire_owned().await else {
+                    return;
+                };
+                let accepted = tokio::select! {
+                    () = stop.cancelled() => return,
+                    accepted = self.listener.accept() => accepted,
+                };
+                let stream = match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "an admin connection cannot be accepted");
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                        continue;
+                    }
+                };
+                let (router, stop) = (router.clone(), stop.clone());
+                let header_timeout = self.settings.header_timeout;
+                connections.spawn(async move {
+                    let connection = http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .header_read_timeout(header_timeout)
+                        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+                    let mut connection = std::pin::pin!(connection);
+                    tokio::select! {
+                        _ = connection.as_mut() => {}
+                        () = stop.cancelled() => {
+                            connection.as_mut().graceful_shutdown();
+                            let _ = tokio::time::timeout(Duration::from_secs(5), connection).await;
+                        }
+                    }
+                    drop(place);
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,238 @@
+//! The command line. It speaks to the admin API like everybody else.
+//!
+//! Exit codes: 0 done, 1 failed (or an audit that does not balance), 2 wrong use or wrong settings.
+
+/// A whole rain, shown.
+mod demo;
+/// Commands that speak to the admin API.
+mod remote;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use hongbao::config::{Settings, Sources};
+use hongbao::gateway::token;
+use hongbao::metrics;
+use hongbao::rain::UserId;
+use hongbao::serve;
+
+/// A red-packet rain engine: every packet to exactly one person, every cent exactly once.
+#[derive(Parser)]
+#[command(version, max_term_width = 120)]
+struct Cli {
+    #[command(flatten)]
+    settings: SettingsFlags,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Args)]
+struct SettingsFlags {
+    /// Settings file (TOML). The environment (HONGBAO_SECTION__KEY) and flags win over it
+    #[arg(long, global = true, value_name = "FILE", env = "HONGBAO_CONFIG")]
+    config: Option<PathBuf>,
+    /// Where ledger, secrets and managed nodes live [default: hongbao-data]
+    #[arg(long, global = true, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// One setting, like gateway.listen=0.0.0.0:7700; may be repeated
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the server: all roles, or some of them
+    Serve {
+        /// Roles of this process, like gateway or settle,steward [default: all]
+        #[arg(long, value_delimiter = ',')]
+        roles: Vec<String>,
+    },
+    /// Create, list, show, open and close rains
+    #[command(subcommand)]
+    Rain(remote::RainCommand),
+    /// Sponsors' accounts and deposits
+    #[command(subcommand)]
+    Account(remote::AccountCommand),
+    /// Find every packet of a rain in exactly one place, every winner with exactly one credit
+    Audit {
+        rain: hongbao::rain::RainId,
+        #[command(flatten)]
+        server: remote::ServerFlags,
+    },
+    /// Make a session token for a user, with the secret in the data directory
+    Token {
+        user: UserId,
+        /// How long it is valid, seconds
+        #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+        lifetime: u64,
+    },
+    /// Show the effective settings and where each comes from, or every fault in them
+    CheckConfig,
+    /// Run a whole rain on real Redis nodes and show the result
+    Demo(demo::DemoFlags),
+}
+
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Serve { roles } => with_settings(&cli.settings, Some(roles), serve_command),
+        Command::CheckConfig => check_config(&cli.settings),
+        Command::Token { user, lifetime } => with_settings(&cli.settings, None, |settings| {
+            token_command(&settings, &user, lifetime)
+        }),
+        Command::Rain(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(remote::rain(&settings, command))
+        }),
+        Command::Account(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(remote::account(&settings, command))
+        }),
+        Command::Audit { rain, server } => with_settings(&cli.settings, None, |settings| {
+            in_runtime(remote::audit(&settings, rain, &server))
+        }),
+        Command::Demo(flags) => demo::run(&flags),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("hongbao: {error:#}");
+        ExitCode::from(1)
+    })
+}
+
+fn read_settings(
+    flags: &SettingsFlags,
+    roles: Option<Vec<String>>,
+) -> Result<(Settings, Vec<String>), hongbao::config::Faults> {
+    let mut sources = Sources::default();
+    if let Some(file) = &flags.config {
+        sources = sources.file(file);
+    }
+    let roles = roles
+        .filter(|roles| !roles.is_empty())
+        .map(|roles| format!("{roles:?}"));
+    let sources = sources
+        .environment(std::env::vars())
+        .flags(flags.set.iter().map(String::as_str))
+        .flag("--data-dir", "server.data_dir", flags.data_dir.clone())
+        .flag("--roles", "server.roles", roles);
+    Settings::read(sources)
+}
+
+fn with_settings(
+    flags: &SettingsFlags,
+    roles: Option<Vec<String>>,
+    run: impl FnOnce(Settings) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
+    match read_settings(flags, roles) {
+        Ok((settings, _)) => run(settings),
+        Err(faults) => {
+            eprintln!("hongbao: {faults}");
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+fn in_runtime<F: Future<Output = anyhow::Result<ExitCode>>>(run: F) -> anyhow::Result<ExitCode> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run)
+}
+
+fn check_config(flags: &SettingsFlags) -> anyhow::Result<ExitCode> {
+    match read_settings(flags, None) {
+        Ok((_, shown)) => {
+            shown.iter().for_each(|line| println!("{line}"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(faults) => {
+            eprintln!("hongbao: {faults}");
+            Ok(ExitCode::from(2))
+        }
+    }
+}
+
+fn token_command(settings: &Settings, user: &UserId, lifetime: u64) -> anyhow::Result<ExitCode> {
+    let path = &settings.tokens.secret_file;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        anyhow::anyhow!(
+            "cannot read the token secret {}: {error}; `hongbao serve` makes it at its first start",
+            path.display()
+        )
+    })?;
+    let secret = hex::decode(text.trim())
+        .map_err(|_| anyhow::anyhow!("{} does not hold hex text", path.display()))?;
+    println!(
+        "{}",
+        token::issue(
+            user,
+            &settings.tokens.kid,
+            &secret,
+            Duration::from_secs(lifetime)
+        )
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {
+    start_logging(&settings);
+    let metrics = metrics::install()?;
+    in_runtime(async move {
+        let running = serve::start(&settings, Some(metrics)).await?;
+        announce(&settings, &running);
+        wait_for_signal().await?;
+        tracing::info!("stopping: sessions are sent away, grabs in flight finish");
+        tokio::select! {
+            () = running.stop() => {}
+            // Whoever asks twice means it.
+            signal = wait_for_signal() => { signal?; tracing::warn!("second signal: stopping at once"); }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn start_logging(settings: &Settings) {
+    let filter = tracing_subscriber::EnvFilter::try_new(&settings.log.level)
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    if settings.log.json {
+        log.json().init()
+    } else {
+        log.init()
+    }
+}
+
+fn announce(settings: &Settings, running: &serve::Running) {
+    if let Some(key) = &running.new_api_key {
+        let path = settings.admin.api_key_file.display();
+        println!("API key (shown this once; it stands in {path}): {key}");
+    }
+    let addresses = &running.addresses;
+    if let Some(address) = addresses.gateway {
+        println!("gateway  {address}");
+    }
+    if let Some(address) = addresses.admin {
+        println!("admin    http://{address}");
+    }
+    for node in &addresses.nodes {
+        println!("node     {node}");
+    }
+    println!("ledger   {}", addresses.ledger);
+    println!("ready");
+}
+
+async fn wait_for_signal() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! What happens to a grab before it goes to Redis: most taps of a rain are answered here.
+//!
+//! A local answer must be one that Redis would give (promises P2 and P7). `Won` and `Closed` are final. *Empty* is remembered with the gate's
+//! epoch: as long as the bucket is empty in that epoch this user cannot have won since, through no session and no gateway. A session that
+//! does not know its user's outcome always asks, even when the rain is over: its user may have won and lost the reply.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::lane::{Waiting, bucket_for};
+use super::rains::RainView;
+use super::session::Session;
+use super::worker::Worker;
+use crate::clock::now_ms;
+use crate::rain::{Packet, RainId, State, UserId};
+use crate::wire::Outcome;
+
+/// Clocks of gateway and node may differ by this much: a tap this close to the opening is the node's to decide, ms.
+const CLOCK_SLACK_MS: i64 = 500;
+
+/// What a session knows of its user's outcome in a rain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    Won(Packet),
+    /// The gate was closed and the user had no packet.
+    Closed,
+    /// The bucket was empty in this epoch and the user had no packet.
+    Empty {
+        epoch: u64,
+    },
+}
+
+pub fn grab(
+    worker: &Rc<Worker>,
+    session: &Rc<Session>,
+    user: &UserId,
+    request_id: u64,
+    rain_id: u32,
+) {
+    let Ok(id) = RainId::new(rain_id) else {
+        return worker.reply_grab_raw(session, request_id, rain_id, Outcome::NoSuchRain, None, 0);
+    };
+    if session.in_flight.get() as usize >= worker.settings.in_flight_max || worker.draining() {
+        return worker.reply_grab(session, request_id, id, Outcome::Busy, None);
+    }
+    match worker.rains.get(id) {
+        Some(rain) => admit(worker, session, user, request_id, &rain),
+        None => look_up(worker, session, user, request_id, id),
+    }
+}
+
+fn admit(
+    worker: &Worker,
+    session: &Rc<Session>,
+    user: &UserId,
+    request_id: u64,
+    rain: &Arc<RainView>,
+) {
+    let id = rain.snapshot.rain;
+    let bucket = bucket_for(rain, user.as_str());
+    match local_answer(worker, session, rain, bucket) {
+        Some((outcome, packet)) => worker.reply_grab(session, request_id, id, outcome, packet),
+        None => {
+            let grab = Waiting {
+                session: session.clone(),
+                request_id,
+                since: Instant::now(),
+            };
+            let lane = worker.lane(rain.buckets[bucket].node);
+            session.in_flight.set(session.in_flight.get() + 1);
+            worker.in_flight.set(worker.in_flight.get() + 1);
+            if let Err(grab) = lane.push(rain, bucket, grab) {
+                worker.reply_grab(session, request_id, id, Outcome::Busy, None);
+                grab.session.finished(worker);
+            }
+        }
+    }
+}
+
+fn local_answer(
+    worker: &Worker,
+    session: &Session,
+    rain: &RainView,
+    bucket: usize,
+) -> Option<(Outcome, Option<Packet>)> {
+    let now = now_ms();
+    match session.remembered(rain.snapshot.rain) {
+        Some(Remembered::Won(packet)) => return Some((Outcome::AlreadyWon, Some(packet))),
+        Some(Remembered::Closed) => return Some((Outcome::Closed, None)),
+        Some(Remembered::Empty { epoch }) => {
+            if rain.buckets[bucket].still_empty(epoch, now as u64) {
+                return Some((worker.nothing_left(rain), None));
+            }
+        }
+        None => {}
+    }
+    let early = match rain.snapshot.opens_at_ms {
+        Some(opens) => now + CLOCK_SLACK_MS < opens,
+        None => rain.snapshot.state == State::Ready,
+    };
+    early.then_some((Outcome::NotOpen, None))
+}
+
+/// A rain that this gateway has not heard of yet: one read tells whether it exists.
+fn look_up(worker: &Rc<Worker>, session: &Rc<Session>, user: &UserId, request_id: u64, id: RainId) {
+    if worker.known_missing(id) {
+        return worker.reply_grab(session, request_id, id, Outcome::NoSuchRain, None);
+    }
+    let Some(turn) = worker.look_up_turn() else {
+        return worker.reply_grab(session, request_id, id, Outcome::Busy, None);
+    };
+    let (worker, session, user) = (worker.clone(), session.clone(), user.clone());
+    session.in_flight.set(session.in_flight.get() + 1);
+    worker.in_flight.set(worker.in_flight.get() + 1);
+    tokio::task::spawn_local(async move {
+        let _turn = turn;
+        match worker.rains.find(id).await {
+            Ok(Some(rain)) => admit(&worker, &session, &user, request_id, &rain),
+            Ok(None) => {
+                worker.remember_missing(id);
+                worker.reply_grab(&session, request_id, id, Outcome::NoSuchRain, None);
+            }
+            Err(_) => worker.reply_grab(&session, request_id, id, Outcome::Retry, None),
+        }
+        session.finished(&worker);
+        worker.flush_dirty();
+    });
+}

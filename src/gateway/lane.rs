@@ -1,0 +1,212 @@
+//! A lane carries the grabs of one worker to one node.
+//!
+//! It takes all that is waiting, up to 256 users a bucket, sends it, and takes the next when the answers are back. Batches form by
+//! themselves under load and add no delay when idle; there is no timer. The answers go straight into the sessions' sockets: no task is woken for them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use super::rains::RainView;
+use super::session::Session;
+use super::worker::Worker;
+use crate::clock::now_ms;
+use crate::config::GRAB_BATCH_MAX;
+use crate::rain::{Packet, RainId};
+use crate::store::bucket_of;
+use crate::store::grab::{self, Answer, Gate, Grabbed};
+use crate::store::link::Link;
+use crate::store::{StoreError, script};
+use crate::wire::Outcome;
+
+/// A grab on its way.
+pub struct Waiting {
+    pub session: Rc<Session>,
+    pub request_id: u64,
+    pub since: Instant,
+}
+
+/// What waits for one bucket.
+struct Queue {
+    rain: Arc<RainView>,
+    bucket: usize,
+    waiting: Vec<Waiting>,
+}
+
+pub struct Lane {
+    link: Link,
+    queues: RefCell<HashMap<(RainId, usize), Queue>>,
+    queued: Cell<usize>,
+    queued_max: usize,
+    wake: Notify,
+}
+
+impl Lane {
+    pub fn new(link: Link, queued_max: usize) -> Lane {
+        Lane {
+            link,
+            queues: RefCell::default(),
+            queued: Cell::new(0),
+            queued_max,
+            wake: Notify::new(),
+        }
+    }
+
+    /// Queues a grab; gives it back when the lane is full.
+    pub fn push(&self, rain: &Arc<RainView>, bucket: usize, grab: Waiting) -> Result<(), Waiting> {
+        if self.queued.get() >= self.queued_max {
+            return Err(grab);
+        }
+        self.queued.set(self.queued.get() + 1);
+        let mut queues = self.queues.borrow_mut();
+        let queue = queues
+            .entry((rain.snapshot.rain, bucket))
+            .or_insert_with(|| Queue {
+                rain: rain.clone(),
+                bucket,
+                waiting: vec![],
+            });
+        queue.waiting.push(grab);
+        drop(queues);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    pub async fn run(&self, worker: &Worker) {
+        loop {
+            let batches = self.take();
+            if batches.is_empty() {
+                self.wake.notified().await;
+                continue;
+            }
+            // One call a bucket, all in one round trip.
+            let calls = batches.into_iter().map(|batch| async move {
+                let reply = self.send(&batch).await;
+                self.answer(worker, batch, reply);
+                worker.flush_dirty();
+            });
+            futures_util::future::join_all(calls).await;
+        }
+    }
+
+    /// Everything that waits, at most one batch a bucket.
+    fn take(&self) -> Vec<Queue> {
+        let mut queues = self.queues.borrow_mut();
+        let mut batches = Vec::with_capacity(queues.len());
+        queues.retain(|_, queue| {
+            let rest = match queue.waiting.len() {
+                ..=GRAB_BATCH_MAX => vec![],
+                _ => queue.waiting.split_off(GRAB_BATCH_MAX),
+            };
+            let more = !rest.is_empty();
+            let waiting = std::mem::replace(&mut queue.waiting, rest);
+            self.queued.set(self.queued.get() - waiting.len());
+            batches.push(Queue {
+                rain: queue.rain.clone(),
+                bucket: queue.bucket,
+                waiting,
+            });
+            more
+        });
+        batches
+    }
+
+    async fn send(&self, batch: &Queue) -> Result<String, StoreError> {
+        let users = batch
+            .waiting
+            .iter()
+            .filter_map(|grab| grab.session.user())
+            .map(|user| user.as_str());
+        let call = grab::call(&batch.rain.buckets[batch.bucket].keys, users);
+        match script::GRAB.run(&self.link, &call).await? {
+            redis::Value::BulkString(bytes) => {
+                String::from_utf8(bytes).map_err(|error| StoreError::Reply {
+                    verb: "grab",
+                    reply: format!("{:?}", error.as_bytes()),
+                })
+            }
+            other => Err(script::GRAB.misread(&other)),
+        }
+    }
+
+    fn answer(&self, worker: &Worker, batch: Queue, reply: Result<String, StoreError>) {
+        let metrics = crate::metrics::get();
+        metrics.grab_batch_users.record(batch.waiting.len() as f64);
+        let answered = Instant::now();
+        let read = reply.as_ref().ok().and_then(|reply| Answer::read(reply));
+        let Some(mut answer) = read else {
+            // A time-out or a lost connection means unknown, never no: the repeat finds out.
+            metrics.node_failures.increment(1);
+            match &reply {
+                Err(error) => {
+                    tracing::debug!(%error, grabs = batch.waiting.len(), "grabs are answered RETRY")
+                }
+                Ok(reply) => tracing::error!(reply, "grab answered something unexpected"),
+            }
+            for grab in &batch.waiting {
+                worker.reply_grab(
+                    &grab.session,
+                    grab.request_id,
+                    batch.rain.snapshot.rain,
+                    Outcome::Retry,
+                    None,
+                );
+                grab.session.finished(worker);
+            }
+            return;
+        };
+        let view = &batch.rain.buckets[batch.bucket];
+        view.remember_epoch(answer.epoch);
+        let (gate, epoch) = (answer.gate, answer.epoch);
+        for grab in &batch.waiting {
+            let entry = answer.next().flatten();
+            self.answer_one(worker, &batch, gate, epoch, grab, entry);
+            metrics
+                .grab_seconds
+                .record((answered - grab.since).as_secs_f64());
+        }
+    }
+
+    fn answer_one(
+        &self,
+        worker: &Worker,
+        batch: &Queue,
+        gate: Gate,
+        epoch: u64,
+        grab: &Waiting,
+        entry: Option<Grabbed>,
+    ) {
+        let rain = &batch.rain;
+        let id = rain.snapshot.rain;
+        let (outcome, packet): (Outcome, Option<Packet>) = match (entry, gate) {
+            (Some(Grabbed::Won(packet)), _) => (Outcome::Won, Some(packet)),
+            (Some(Grabbed::AlreadyWon(packet)), _) => (Outcome::AlreadyWon, Some(packet)),
+            (None, _) | (Some(Grabbed::Nothing), Gate::Missing) => (Outcome::Retry, None),
+            (Some(Grabbed::Nothing), Gate::Loading | Gate::NotOpen) => (Outcome::NotOpen, None),
+            (Some(Grabbed::Nothing), Gate::Paused) => (Outcome::Paused, None),
+            (Some(Grabbed::Nothing), Gate::Closed) => (Outcome::Closed, None),
+            (Some(Grabbed::Nothing), Gate::Open) => {
+                let until = now_ms() as u64 + worker.settings.empty_memory.as_millis() as u64;
+                rain.buckets[batch.bucket].remember_empty(epoch, until);
+                (worker.nothing_left(rain), None)
+            }
+        };
+        match (packet, outcome) {
+            (Some(packet), _) => grab.session.remember_won(id, packet),
+            (None, Outcome::Closed) => grab.session.remember_closed(id),
+            (None, Outcome::Missed | Outcome::SoldOut) => grab.session.remember_empty(id, epoch),
+            (None, _) => grab.session.forget(id),
+        }
+        worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
+        grab.session.finished(worker);
+    }
+}
+
+/// Which bucket of `rain` is the user's.
+pub fn bucket_for(rain: &RainView, user: &str) -> usize {
+    bucket_of(rain.snapshot.rain, user, rain.buckets.len())
+}

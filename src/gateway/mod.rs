@@ -1,0 +1,154 @@
+//! accept → frame → session → admission → batch → reply, and pushes.
+
+/// What is answered without Redis.
+mod admission;
+/// Batches on their way to a node.
+mod lane;
+/// The rains this gateway knows, and when to tell clients of them.
+mod rains;
+/// Who watches what.
+mod rooms;
+/// One client connection.
+mod session;
+/// Who a session speaks for.
+pub mod token;
+/// One thread with its own runtime, sessions and lanes.
+mod worker;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::thread::JoinHandle;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config;
+use crate::store::Store;
+use rains::Rains;
+use token::TokenKeys;
+use worker::{Shared, Worker};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 4_096;
+/// Pushes that wait for a worker: far more than the changes of all rains in a second.
+const PUSHES_MAX: usize = 1_024;
+
+#[derive(Debug, thiserror::Error)]
+#[error("gateway.listen {address}: {source}")]
+pub struct ListenError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+/// A running gateway.
+pub struct Gateway {
+    pub address: SocketAddr,
+    drain: CancellationToken,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Gateway {
+    /// Listens and serves. Must be called inside a tokio runtime, which keeps the rain directory; sessions live on threads of their own.
+    pub fn start(
+        settings: &config::Gateway,
+        tokens: TokenKeys,
+        store: Arc<Store>,
+    ) -> Result<Gateway, ListenError> {
+        let listeners = listen(settings)?;
+        let address = listeners[0].local_addr().map_err(|source| ListenError {
+            address: settings.listen,
+            source,
+        })?;
+        let drain = CancellationToken::new();
+        let rains = Arc::new(Rains::new(store.clone()));
+        let shared = Arc::new(Shared {
+            settings: settings.clone(),
+            tokens,
+            rains: rains.clone(),
+            store,
+            connections: AtomicUsize::new(0),
+            next_session: AtomicU64::new(1),
+            drain: drain.clone(),
+        });
+        let (mut senders, mut workers) = (vec![], vec![]);
+        for (number, listener) in listeners.into_iter().enumerate() {
+            let (sender, pushes) = mpsc::channel(PUSHES_MAX);
+            senders.push(sender);
+            let shared = shared.clone();
+            let serve = move || serve(shared, listener, pushes);
+            let thread = std::thread::Builder::new()
+                .name(format!("gateway-{number}"))
+                .spawn(serve);
+            workers.push(thread.map_err(|source| ListenError { address, source })?);
+        }
+        tokio::spawn(async move { rains.keep(senders, drain).await });
+        Ok(Gateway {
+            address,
+            drain: shared.drain.clone(),
+            workers,
+        })
+    }
+
+    /// Stops accepting, sends everyone away, lets grabs in flight finish, and returns when all workers have ended.
+    pub async fn drain(self) {
+        self.drain.cancel();
+        let join = move || {
+            self.workers
+                .into_iter()
+                .for_each(|worker| drop(worker.join()))
+        };
+        let _ = tokio::task::spawn_blocking(join).await;
+    }
+}
+
+fn serve(
+    shared: Arc<Shared>,
+    listener: std::net::TcpListener,
+    pushes: mpsc::Receiver<rains::Push>,
+) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.expect("a runtime can be built at start-up");
+    LocalSet::new().block_on(&runtime, async move {
+        let listener =
+            tokio::net::TcpListener::from_std(listener).expect("the listener does not block");
+        Worker::new(shared).run(listener, pushes).await;
+    });
+}
+
+/// One listener a worker on the same address: the kernel spreads the connections.
+fn listen(settings: &config::Gateway) -> Result<Vec<std::net::TcpListener>, ListenError> {
+    let mut address = settings.listen;
+    let mut listeners = vec![];
+    for _ in 0..settings.workers {
+        let listener = bind(address, settings.workers > 1)
+            .map_err(|source| ListenError { address, source })?;
+        // Port 0 is chosen once, for all.
+        address = listener
+            .local_addr()
+            .map_err(|source| ListenError { address, source })?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}

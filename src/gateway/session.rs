@@ -1,0 +1,423 @@
+//! One client connection. It holds no buffers while it is idle: bytes are read into the worker's buffer and written straight to the socket; only a
+//! frame that is cut, or an answer that the socket does not take, is kept.
+//!
+//! Who may end it first:
+//! 1. the client closes, or the socket fails: the task ends, grabs in flight are answered into nothing and stay won;
+//! 2. the gateway closes it with a code (limit, sweep, drain): GoAway is written, what waits is flushed for a moment, the task ends;
+//! 3. the worker's runtime ends after a drain: the task is dropped with its socket.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use prost::Message as _;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use super::admission::{self, Remembered};
+use super::worker::Worker;
+use crate::rain::{Packet, RainId, UserId};
+use crate::wire::client_frame::Request;
+use crate::wire::frame::{self, CLIENT_FRAME_MAX, FrameError, HEADER};
+use crate::wire::server_frame::Message;
+use crate::wire::{
+    ClientFrame, CloseCode, GoAway, Hello, Pong, Refused, ServerFrame, Watching, Welcome,
+};
+
+/// The protocol that this gateway speaks.
+pub const PROTOCOL: u32 = 1;
+/// Rains whose outcome a session remembers; more are asked of Redis again.
+const REMEMBERED_RAINS: usize = 2;
+/// Reads in a row before other sessions get their turn.
+const READS_IN_A_ROW: usize = 8;
+
+pub struct Session {
+    pub id: u64,
+    stream: TcpStream,
+    user: OnceCell<UserId>,
+    /// A frame that has not arrived whole. Empty and without memory otherwise.
+    partial: RefCell<Vec<u8>>,
+    /// What the socket did not take yet. Empty and without memory otherwise.
+    out: RefCell<Vec<u8>>,
+    pub(super) in_flight: Cell<u32>,
+    pub(super) last_heard: Cell<Instant>,
+    memory: RefCell<Vec<(RainId, Remembered)>>,
+    pub(super) room: RefCell<Option<Rc<str>>>,
+    /// Set once: nothing is read any more, the task ends when `out` is empty.
+    closing: Cell<Option<Instant>>,
+    /// The task ends at once.
+    gone: Cell<bool>,
+    /// In the worker's list of sessions to flush.
+    dirty: Cell<bool>,
+    wake: Notify,
+}
+
+impl Session {
+    pub fn new(id: u64, stream: TcpStream) -> Session {
+        Session {
+            id,
+            stream,
+            user: OnceCell::new(),
+            partial: RefCell::default(),
+            out: RefCell::default(),
+            in_flight: Cell::new(0),
+            last_heard: Cell::new(Instant::now()),
+            memory: RefCell::default(),
+            room: RefCell::default(),
+            closing: Cell::new(None),
+            gone: Cell::new(false),
+            dirty: Cell::new(false),
+            wake: Notify::new(),
+        }
+    }
+
+    pub fn user(&self) -> Option<&UserId> {
+        self.user.get()
+    }
+
+    pub(super) fn closing_since(&self) -> Option<Instant> {
+        self.closing.get()
+    }
+
+    /// Serves the connection until it ends.
+    pub async fn run(self: &Rc<Self>, worker: &Rc<Worker>) {
+        loop {
+            let blocked = !self.out.borrow().is_empty();
+            let reading = self.closing.get().is_none();
+            let interest = match (reading, blocked) {
+                (true, false) => Interest::READABLE,
+                (true, true) => Interest::READABLE | Interest::WRITABLE,
+                (false, true) => Interest::WRITABLE,
+                (false, false) => return,
+            };
+            tokio::select! {
+                biased;
+                ready = self.stream.ready(interest) => {
+                    let Ok(ready) = ready else { return };
+                    if ready.is_writable() && self.flush().is_err() {
+                        return;
+                    }
+                    if reading && ready.is_readable() && self.read(worker).is_err() {
+                        return;
+                    }
+                    worker.flush_dirty();
+                }
+                () = self.wake.notified() => {}
+            }
+            if self.gone.get() {
+                return;
+            }
+        }
+    }
+
+    /// Reads what is there and answers it. An error ends the session; so does the client's end of the stream.
+    fn read(self: &Rc<Self>, worker: &Rc<Worker>) -> io::Result<()> {
+        let mut buffer = worker.read_buffer.borrow_mut();
+        for _ in 0..READS_IN_A_ROW {
+            match self.stream.try_read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => {
+                    self.last_heard.set(Instant::now());
+                    self.feed(worker, &buffer[..n]);
+                    if self.closing.get().is_some() || n < buffer.len() {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn feed(self: &Rc<Self>, worker: &Rc<Worker>, bytes: &[u8]) {
+        let mut partial = std::mem::take(&mut *self.partial.borrow_mut());
+        if partial.is_empty() {
+            let used = self.frames(worker, bytes);
+            if used < bytes.len() {
+                *self.partial.borrow_mut() = bytes[used..].to_vec();
+            }
+        } else {
+            partial.extend_from_slice(bytes);
+            let used = self.frames(worker, &partial);
+            if used < partial.len() {
+                partial.drain(..used);
+                *self.partial.borrow_mut() = partial;
+            }
+        }
+    }
+
+    /// Handles every whole frame in `bytes`; returns how many bytes they took. What is left is at most one frame that is cut, and so bounded.
+    fn frames(self: &Rc<Self>, worker: &Rc<Worker>, bytes: &[u8]) -> usize {
+        let mut used = 0;
+        loop {
+            match frame::announced_len(&bytes[used..], CLIENT_FRAME_MAX) {
+                Ok(Some(len)) if bytes.len() - used >= HEADER + len => {
+                    let message = &bytes[used + HEADER..used + HEADER + len];
+                    used += HEADER + len;
+                    match ClientFrame::decode(message) {
+                        Ok(frame) => self.request(worker, frame),
+                        Err(error) => self.close(
+                            worker,
+                            CloseCode::FrameInvalid,
+                            &format!("frame cannot be read: {error}"),
+                        ),
+                    }
+                }
+                Ok(_) => return used,
+                Err(error) => {
+                    let code = match error {
+                        FrameError::TooLong { .. } => CloseCode::FrameTooLong,
+                        FrameError::Empty => CloseCode::FrameInvalid,
+                    };
+                    self.close(worker, code, &error.to_string());
+                }
+            }
+            if self.closing.get().is_some() {
+                return bytes.len();
+            }
+        }
+    }
+
+    fn request(self: &Rc<Self>, worker: &Rc<Worker>, frame: ClientFrame) {
+        let id = frame.request_id;
+        match (frame.request, self.user()) {
+            (Some(Request::Hello(hello)), None) => self.hello(worker, id, hello),
+            (Some(Request::Hello(_)), Some(_)) => {
+                self.close(worker, CloseCode::HelloExpected, "a second Hello")
+            }
+            (None, _) => self.close(
+                worker,
+                CloseCode::FrameInvalid,
+                "the frame holds no request of this protocol",
+            ),
+            (Some(_), None) => self.close(
+                worker,
+                CloseCode::HelloExpected,
+                "the first frame must be Hello",
+            ),
+            (Some(Request::Ping(_)), Some(_)) => {
+                self.send(
+                    worker,
+                    id,
+                    Message::Pong(Pong {
+                        server_time_ms: crate::clock::now_ms(),
+                    }),
+                );
+            }
+            (Some(Request::Watch(watch)), Some(_)) => self.watch(worker, id, watch.room),
+            (Some(Request::Grab(grab)), Some(user)) => {
+                admission::grab(worker, self, user, id, grab.rain_id)
+            }
+        }
+    }
+
+    fn hello(self: &Rc<Self>, worker: &Rc<Worker>, id: u64, hello: Hello) {
+        if hello.protocol != PROTOCOL {
+            let reason = format!(
+                "protocol {} is not spoken here; this gateway speaks {PROTOCOL}",
+                hello.protocol
+            );
+            return self.refuse(worker, id, CloseCode::ProtocolUnsupported, reason);
+        }
+        match worker.tokens.verify(&hello.token) {
+            Err(error) => self.refuse(worker, id, error.code, error.reason),
+            Ok(user) => {
+                let welcome = Welcome {
+                    session_id: self.id,
+                    user: user.to_string(),
+                    server_time_ms: crate::clock::now_ms(),
+                    heartbeat_interval_ms: worker.settings.heartbeat_interval.as_millis() as u32,
+                };
+                let _ = self.user.set(user);
+                self.send(worker, id, Message::Welcome(welcome));
+            }
+        }
+    }
+
+    fn watch(self: &Rc<Self>, worker: &Rc<Worker>, id: u64, room: String) {
+        // The same alphabet as a user's: it leaves out what has a meaning somewhere on the way.
+        if !room.is_empty() && UserId::new(&room).is_err() {
+            let reason = "a room is 0 to 64 characters from A-Z a-z 0-9 . _ @ : + = / -".to_owned();
+            return self.send(
+                worker,
+                id,
+                Message::Refused(Refused {
+                    code: CloseCode::FrameInvalid as i32,
+                    reason,
+                }),
+            );
+        }
+        worker.rooms.watch(self, &room);
+        self.send(
+            worker,
+            id,
+            Message::Watching(Watching { room: room.clone() }),
+        );
+        if !room.is_empty() {
+            let now = crate::clock::now_ms();
+            for rain in worker.rains.in_room(&room) {
+                self.send_bytes(worker, &rain.push(rain.phase(now)));
+            }
+        }
+    }
+
+    /// What this session knows of its user's outcome.
+    pub fn remembered(&self, rain: RainId) -> Option<Remembered> {
+        let memory = self.memory.borrow();
+        memory
+            .iter()
+            .find(|(known, _)| *known == rain)
+            .map(|(_, remembered)| *remembered)
+    }
+
+    pub fn remember_won(&self, rain: RainId, packet: Packet) {
+        self.remember(rain, Remembered::Won(packet));
+    }
+
+    pub fn remember_closed(&self, rain: RainId) {
+        self.remember(rain, Remembered::Closed);
+    }
+
+    pub fn remember_empty(&self, rain: RainId, epoch: u64) {
+        self.remember(rain, Remembered::Empty { epoch });
+    }
+
+    fn remember(&self, rain: RainId, what: Remembered) {
+        self.forget(rain);
+        let mut memory = self.memory.borrow_mut();
+        if memory.len() == REMEMBERED_RAINS {
+            memory.remove(0);
+        }
+        memory.reserve_exact(1);
+        memory.push((rain, what));
+    }
+
+    /// After an unknown outcome nothing remembered may answer the next tap.
+    pub fn forget(&self, rain: RainId) {
+        self.memory.borrow_mut().retain(|(known, _)| *known != rain);
+    }
+
+    /// A request in flight has been answered.
+    pub fn finished(&self, worker: &Worker) {
+        self.in_flight.set(self.in_flight.get() - 1);
+        worker.in_flight.set(worker.in_flight.get() - 1);
+        if worker.in_flight.get() == 0 {
+            worker.idle.notify_waiters();
+        }
+    }
+
+    pub fn send(self: &Rc<Self>, worker: &Worker, request_id: u64, message: Message) {
+        if self.gone.get() {
+            return;
+        }
+        frame::put(
+            &ServerFrame {
+                request_id,
+                message: Some(message),
+            },
+            &mut *self.out.borrow_mut(),
+        );
+        self.sent(worker);
+    }
+
+    /// Appends an encoded frame that is shared by many sessions.
+    pub fn send_bytes(self: &Rc<Self>, worker: &Worker, frame: &[u8]) {
+        if self.gone.get() {
+            return;
+        }
+        self.out.borrow_mut().extend_from_slice(frame);
+        self.sent(worker);
+    }
+
+    fn sent(self: &Rc<Self>, worker: &Worker) {
+        if self.out.borrow().len() > worker.settings.write_backlog_max {
+            // Never buffered without end. Nothing more is told: it would not be read.
+            crate::metrics::get().closed(CloseCode::SlowReader);
+            self.abandon();
+        } else if !self.dirty.replace(true) {
+            worker.dirty.borrow_mut().push(self.clone());
+        }
+    }
+
+    /// Writes what waits, as far as the socket takes it. The rest wakes the session's task when the socket is ready again.
+    pub(super) fn flush(&self) -> io::Result<()> {
+        self.dirty.set(false);
+        let mut out = self.out.borrow_mut();
+        let mut written = 0;
+        while written < out.len() {
+            match self.stream.try_write(&out[written..]) {
+                Ok(n) => written += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    out.drain(..written);
+                    self.wake.notify_one();
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        *out = Vec::new();
+        if self.closing.get().is_some() {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    fn refuse(self: &Rc<Self>, worker: &Worker, request_id: u64, code: CloseCode, reason: String) {
+        crate::metrics::get().closed(code);
+        tracing::debug!(
+            session = self.id,
+            code = code.as_str_name(),
+            reason,
+            "Hello refused"
+        );
+        self.send(
+            worker,
+            request_id,
+            Message::Refused(Refused {
+                code: code as i32,
+                reason,
+            }),
+        );
+        self.closing.set(Some(Instant::now()));
+    }
+
+    /// Tells the client why and ends the session when that is written.
+    pub fn close(self: &Rc<Self>, worker: &Worker, code: CloseCode, reason: &str) {
+        self.go_away(worker, code, reason, 0);
+    }
+
+    pub fn go_away(
+        self: &Rc<Self>,
+        worker: &Worker,
+        code: CloseCode,
+        reason: &str,
+        reconnect_after_ms: u32,
+    ) {
+        if self.closing.get().is_some() {
+            return;
+        }
+        crate::metrics::get().closed(code);
+        tracing::debug!(
+            session = self.id,
+            code = code.as_str_name(),
+            reason,
+            "session closed"
+        );
+        let message = GoAway {
+            code: code as i32,
+            reason: reason.to_owned(),
+            reconnect_after_ms,
+        };
+        self.send(worker, 0, Message::GoAway(message));
+        self.closing.set(Some(Instant::now()));
+    }
+
+    /// Ends the session at once.
+    pub fn abandon(&self) {
+        self.gone.set(true);
+        self.wake.notify_one();
+    }
+}

@@ -1,0 +1,379 @@
+//! A worker: one thread with its own runtime, sessions and lanes. Nothing on the path of a grab is shared between threads.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::lane::Lane;
+use super::rains::{Push, RainView, Rains};
+use super::rooms::Rooms;
+use super::session::Session;
+use super::token::TokenKeys;
+use crate::clock::now_ms;
+use crate::config;
+use crate::jitter::Jitter;
+use crate::rain::{Packet, RainId};
+use crate::store::Store;
+use crate::store::link::Link;
+use crate::wire::server_frame::Message;
+use crate::wire::{CloseCode, GrabResult, Outcome};
+
+/// Shared by all sessions of the worker: a session reads into it and hands on what it read before the next one does.
+const READ_BUFFER: usize = 64 * 1024;
+/// Rain ids known not to exist, and for how long that is taken to hold.
+const MISSING_MAX: usize = 1_024;
+const MISSING_FOR: Duration = Duration::from_secs(1);
+/// Rains looked up at the same time on behalf of grabs.
+const LOOK_UPS_MAX: usize = 64;
+/// How long a closing session may take to read its last frame.
+const LINGER: Duration = Duration::from_secs(1);
+/// Sessions that a push is written to before grabs get their turn.
+const PUSH_SLICE: usize = 256;
+
+/// What the workers of a gateway share.
+pub struct Shared {
+    pub settings: config::Gateway,
+    pub tokens: TokenKeys,
+    pub rains: Arc<Rains>,
+    pub store: Arc<Store>,
+    pub connections: AtomicUsize,
+    pub next_session: AtomicU64,
+    /// Stop accepting and send everyone away.
+    pub drain: CancellationToken,
+}
+
+pub struct Worker {
+    shared: Arc<Shared>,
+    sessions: RefCell<HashMap<u64, Rc<Session>>>,
+    lanes: Vec<Vec<Rc<Lane>>>,
+    next_lane: Cell<usize>,
+    pub(super) rooms: Rooms,
+    pub(super) read_buffer: RefCell<Box<[u8]>>,
+    /// Sessions with something to write.
+    pub(super) dirty: RefCell<Vec<Rc<Session>>>,
+    pub(super) in_flight: Cell<usize>,
+    /// Told when nothing is in flight.
+    pub(super) idle: Notify,
+    missing: RefCell<HashMap<RainId, Instant>>,
+    look_ups: Rc<Cell<usize>>,
+    jitter: Jitter,
+}
+
+impl std::ops::Deref for Worker {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// A place among the look-ups under way; dropping it frees the place.
+pub struct Turn(Rc<Cell<usize>>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl Worker {
+    pub fn new(shared: Arc<Shared>) -> Rc<Worker> {
+        let lane = |address: &crate::store::link::Address| {
+            Rc::new(Lane::new(
+                Link::new(address.clone()),
+                shared.settings.lane_queue_max,
+            ))
+        };
+        let lanes = |link: &Arc<Link>| {
+            (0..shared.settings.lanes_per_node)
+                .map(|_| lane(&link.address))
+                .collect()
+        };
+        let lanes = shared.store.links().iter().map(lanes).collect();
+        Rc::new(Worker {
+            sessions: RefCell::default(),
+            lanes,
+            next_lane: Cell::new(0),
+            rooms: Rooms::default(),
+            read_buffer: RefCell::new(vec![0; READ_BUFFER].into()),
+            dirty: RefCell::default(),
+            in_flight: Cell::new(0),
+            idle: Notify::new(),
+            missing: RefCell::default(),
+            look_ups: Rc::default(),
+            jitter: Jitter::default(),
+            shared,
+        })
+    }
+
+    /// Serves until the drain is over.
+    pub async fn run(self: Rc<Self>, listener: TcpListener, mut pushes: mpsc::Receiver<Push>) {
+        for lane in self.lanes.iter().flatten() {
+            let (lane, worker) = (lane.clone(), self.clone());
+            tokio::task::spawn_local(async move { lane.run(&worker).await });
+        }
+        let settings = &self.shared.settings;
+        let tick = (settings.hello_timeout.min(settings.idle_timeout) / 4)
+            .clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let mut sweep = tokio::time::interval(tick);
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.shared.drain.cancelled() => break,
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => self.accept(stream),
+                    Err(error) => {
+                        // Out of descriptors, most likely: accepting at once again would spin.
+                        tracing::warn!(%error, "a connection cannot be accepted");
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                },
+                Some(push) = pushes.recv() => self.push(push).await,
+                _ = sweep.tick() => self.sweep(),
+            }
+        }
+        drop(listener);
+        self.drain().await;
+    }
+
+    fn accept(self: &Rc<Self>, stream: TcpStream) {
+        let metrics = crate::metrics::get();
+        metrics.connections.increment(1);
+        let _ = stream.set_nodelay(true);
+        let session = Rc::new(Session::new(
+            self.next_session.fetch_add(1, Ordering::Relaxed),
+            stream,
+        ));
+        let over =
+            self.connections.fetch_add(1, Ordering::Relaxed) >= self.settings.connections_max;
+        metrics.sessions.increment(1);
+        self.sessions
+            .borrow_mut()
+            .insert(session.id, session.clone());
+        if over {
+            session.go_away(
+                self,
+                CloseCode::TooManyConnections,
+                "the gateway is full",
+                self.retry_after_ms() * 10,
+            );
+            let _ = session.flush();
+        }
+        let worker = self.clone();
+        tokio::task::spawn_local(async move {
+            session.run(&worker).await;
+            worker.forget(&session);
+        });
+    }
+
+    fn forget(&self, session: &Session) {
+        session.abandon();
+        self.rooms.leave(session);
+        if self.sessions.borrow_mut().remove(&session.id).is_some() {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            crate::metrics::get().sessions.decrement(1);
+        }
+    }
+
+    /// Closes those who are silent too long. One pass over all sessions costs less than a timer for each.
+    fn sweep(&self) {
+        let now = Instant::now();
+        let settings = &self.settings;
+        let mut late = vec![];
+        for session in self.sessions.borrow().values() {
+            let silent = now - session.last_heard.get();
+            if session
+                .closing_since()
+                .is_some_and(|since| now - since > LINGER)
+            {
+                late.push((session.clone(), None));
+            } else if session.user().is_none() && silent > settings.hello_timeout {
+                late.push((
+                    session.clone(),
+                    Some((CloseCode::HelloExpected, "no Hello in time")),
+                ));
+            } else if silent > settings.idle_timeout {
+                late.push((
+                    session.clone(),
+                    Some((CloseCode::Idle, "nothing heard for too long")),
+                ));
+            }
+        }
+        for (session, code) in late {
+            match code {
+                Some((code, reason)) => session.close(self, code, reason),
+                None => session.abandon(),
+            }
+        }
+        self.flush_dirty();
+        self.missing
+            .borrow_mut()
+            .retain(|_, since| since.elapsed() < MISSING_FOR);
+    }
+
+    async fn push(&self, push: Push) {
+        let watching = self.rooms.watching(&push.room);
+        crate::metrics::get()
+            .pushes
+            .increment(watching.len() as u64);
+        for slice in watching.chunks(PUSH_SLICE) {
+            for session in slice {
+                session.send_bytes(self, &push.frame);
+            }
+            self.flush_dirty();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// GoAway to everyone, grabs in flight finish, sockets are flushed, the end.
+    async fn drain(&self) {
+        let deadline = tokio::time::Instant::now() + self.settings.drain_timeout;
+        let sessions: Vec<_> = self.sessions.borrow().values().cloned().collect();
+        let finish = async {
+            loop {
+                let idle = self.idle.notified();
+                if self.in_flight.get() == 0 {
+                    return;
+                }
+                idle.await;
+            }
+        };
+        if tokio::time::timeout_at(deadline, finish).await.is_err() {
+            tracing::warn!(
+                in_flight = self.in_flight.get(),
+                "grabs were still in flight when the drain ended"
+            );
+        }
+        for session in &sessions {
+            let after = self.retry_after_ms();
+            session.go_away(self, CloseCode::Draining, "this gateway stops", after);
+        }
+        self.flush_dirty();
+        while !self.sessions.borrow().is_empty() && tokio::time::Instant::now() < deadline {
+            self.sweep();
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    pub fn draining(&self) -> bool {
+        self.drain.is_cancelled()
+    }
+
+    pub fn lane(&self, node: usize) -> &Lane {
+        let lanes = &self.lanes[node];
+        self.next_lane.set(self.next_lane.get().wrapping_add(1));
+        &lanes[self.next_lane.get() % lanes.len()]
+    }
+
+    /// Writes to every session that has something to write.
+    pub fn flush_dirty(&self) {
+        let dirty = std::mem::take(&mut *self.dirty.borrow_mut());
+        for session in &dirty {
+            if session.flush().is_err() {
+                session.abandon();
+            }
+        }
+        let mut dirty = dirty;
+        dirty.clear();
+        // The list keeps its memory for the next batch.
+        let mut current = self.dirty.borrow_mut();
+        if current.is_empty() {
+            *current = dirty;
+        }
+    }
+
+    /// What to say when the user's bucket is empty: `SOLD_OUT` only when all are, and nothing is under way between them.
+    pub fn nothing_left(&self, rain: &RainView) -> Outcome {
+        if rain.snapshot.sold_out || rain.buckets.len() == 1 {
+            Outcome::SoldOut
+        } else {
+            Outcome::Missed
+        }
+    }
+
+    pub fn reply_grab(
+        &self,
+        session: &Rc<Session>,
+        request_id: u64,
+        rain: RainId,
+        outcome: Outcome,
+        packet: Option<Packet>,
+    ) {
+        let retry_after_ms = match outcome {
+            Outcome::NotOpen => self.until_opening_ms(rain),
+            Outcome::Paused | Outcome::Busy | Outcome::Retry => self.retry_after_ms(),
+            _ => 0,
+        };
+        self.reply_grab_raw(
+            session,
+            request_id,
+            rain.get(),
+            outcome,
+            packet,
+            retry_after_ms,
+        );
+    }
+
+    pub fn reply_grab_raw(
+        &self,
+        session: &Rc<Session>,
+        request_id: u64,
+        rain_id: u32,
+        outcome: Outcome,
+        packet: Option<Packet>,
+        retry_after_ms: u32,
+    ) {
+        crate::metrics::get().outcome(outcome).increment(1);
+        let result = GrabResult {
+            outcome: outcome as i32,
+            rain_id,
+            packet_id: packet.map_or(0, |packet| packet.id.get()),
+            cents: packet.map_or(0, |packet| packet.cents.0),
+            retry_after_ms,
+        };
+        session.send(self, request_id, Message::GrabResult(result));
+    }
+
+    /// Those who were turned away together must not come back together.
+    fn retry_after_ms(&self) -> u32 {
+        self.jitter.around(self.settings.retry_after).as_millis() as u32
+    }
+
+    fn until_opening_ms(&self, rain: RainId) -> u32 {
+        let opens = self
+            .rains
+            .get(rain)
+            .and_then(|rain| rain.snapshot.opens_at_ms);
+        let left = opens.map_or(0, |opens| (opens - now_ms()).max(0)) as u64;
+        // Nobody is told to come later than in ten seconds: the opening may be brought forward.
+        left.min(10_000) as u32 + self.retry_after_ms() / 4
+    }
+
+    pub fn known_missing(&self, rain: RainId) -> bool {
+        self.missing
+            .borrow()
+            .get(&rain)
+            .is_some_and(|since| since.elapsed() < MISSING_FOR)
+    }
+
+    pub fn remember_missing(&self, rain: RainId) {
+        let mut missing = self.missing.borrow_mut();
+        if missing.len() < MISSING_MAX {
+            missing.insert(rain, Instant::now());
+        }
+    }
+
+    pub fn look_up_turn(&self) -> Option<Turn> {
+        if self.look_ups.get() >= LOOK_UPS_MAX {
+            return None;
+        }
+        self.look_ups.set(self.look_ups.get() + 1);
+        Some(Turn(self.look_ups.clone()))
+    }
+}

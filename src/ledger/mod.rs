@@ -1,0 +1,111 @@
+//! The ledger: what a rain is, and where every cent of it lies. The only code that speaks SQL.
+//!
+//! Double entry (DESIGN.md section 9). Money moves between four kinds of accounts, and only by a row in one of two journals:
+//!
+//! ```text
+//!   deposits ──deposit──▶ sponsor:<name> ──fund──▶ escrow:<rain> ──credit──▶ user:<user>
+//!                               ▲                        │
+//!                               └── refund, discard ─────┘
+//! ```
+//!
+//! * **Credits** are keyed by packet id, one per packet for ever; **entries** (everything else) by a text that says what they are
+//!   for. So every change may be repeated, by anyone, after any crash: the second time it finds the first.
+//! * The database enforces the books itself, whoever writes: see the comments in `migrations/`.
+//! * Two stores, one behaviour: SQLite in the process, PostgreSQL for production. `tests/suite/ledger.rs` runs on both.
+//! * Time is an argument, in ms since 1970: the ledger has no clock.
+
+/// Names of accounts, sponsors, deposits.
+mod accounts;
+/// What an auditor reads: totals, winners, whether the books agree.
+mod books;
+/// claim → credit, in batches.
+mod credit;
+/// Statements to either store, transactions.
+mod db;
+/// A row in the journal of entries, written once per key.
+mod entry;
+/// What can go wrong, and what the caller can do about it.
+mod error;
+/// From a URL to an open store with its tables.
+mod open;
+/// Rains as recorded, and their steps.
+mod rains;
+/// escrow → sponsor: the refund of a rain, the discard of a claim.
+mod returned;
+/// The lines of one account, from both journals.
+mod statement;
+
+pub use accounts::{Account, AccountName};
+pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
+pub use credit::{Refusal, Verdict};
+pub use entry::{Booking, Kind};
+pub use error::LedgerError;
+pub use returned::Discard;
+pub use statement::{Cursor, Line};
+
+use db::Db;
+
+/// Claims in one call of `Ledger::credit`, and so in one transaction: beyond this, batches get no faster and locks are held longer.
+pub const CREDIT_BATCH_MAX: usize = 2_000;
+/// Rows that one page of any listing may hold; a larger limit is read as this. Worst case about 20 MiB of rows in memory.
+pub const PAGE_ROWS_MAX: u32 = 100_000;
+pub const SPONSOR_NAME_BYTES_MAX: usize = 64;
+/// Idempotency keys of callers.
+pub const KEY_BYTES_MAX: usize = 128;
+
+/// What the operator may choose about the ledger, apart from where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerSettings {
+    /// A user's first credit opens the account. If not, a credit to a user without one (`Ledger::open_user`) is refused.
+    pub create_user_accounts: bool,
+    /// PostgreSQL connections of this process, 1 or more. Crediting uses one per batch in flight.
+    pub postgres_connections: u32,
+    /// SQLite connections that read, 1 or more. The one that writes comes on top.
+    pub sqlite_readers: u32,
+}
+
+impl Default for LedgerSettings {
+    fn default() -> LedgerSettings {
+        LedgerSettings {
+            create_user_accounts: true,
+            postgres_connections: 8,
+            sqlite_readers: 4,
+        }
+    }
+}
+
+/// The open ledger. Cheap to clone; all clones share the connections.
+///
+/// Every call may be cancelled at any point: a transaction that was not committed is taken back.
+#[derive(Clone)]
+pub struct Ledger {
+    db: Db,
+    settings: LedgerSettings,
+}
+
+impl Ledger {
+    /// Opens `sqlite:<path of a file>` or `postgres://…`, and brings its tables to this version of the program.
+    pub async fn open(url: &str) -> Result<Ledger, LedgerError> {
+        Ledger::open_with(url, LedgerSettings::default()).await
+    }
+
+    pub async fn open_with(url: &str, settings: LedgerSettings) -> Result<Ledger, LedgerError> {
+        let db = open::open(url, &settings).await?;
+        Ok(Ledger { db, settings })
+    }
+
+    /// Whether the store answers, for readiness checks.
+    pub async fn ping(&self) -> Result<(), LedgerError> {
+        self.db.rows("answering a ping", "SELECT 1", vec![]).await?;
+        Ok(())
+    }
+
+    /// Waits for calls under way and closes all connections, those of clones too.
+    pub async fn close(&self) {
+        self.db.close().await;
+    }
+}
+
+fn page_rows(limit: u32) -> i64 {
+    i64::from(limit.min(PAGE_ROWS_MAX))
+}

@@ -1,0 +1,217 @@
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::migrate::{MigrateError, Migrator};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection};
+
+use super::LedgerSettings;
+use super::db::Db;
+use super::error::LedgerError;
+
+static SQLITE_TABLES: Migrator = sqlx::migrate!("src/ledger/migrations/sqlite");
+static POSTGRES_TABLES: Migrator = sqlx::migrate!("src/ledger/migrations/postgres");
+
+/// How long a call waits for a connection, making one included.
+const CONNECT_MS_MAX: u64 = 5_000;
+/// How long SQLite waits for another process's write lock.
+const BUSY_MS_MAX: u64 = 5_000;
+/// PostgreSQL ends a statement that takes longer (a batch of 2,000 credits takes about 40 ms) …
+const STATEMENT_MS_MAX: u64 = 10_000;
+/// … or waits longer for a lock …
+const LOCK_MS_MAX: u64 = 5_000;
+/// … and a transaction whose process has stopped in the middle, so that its locks do not outlive it for long.
+const IDLE_IN_TRANSACTION_MS_MAX: u64 = 20_000;
+
+pub(super) async fn open(url: &str, settings: &LedgerSettings) -> Result<Db, LedgerError> {
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        let path = path.strip_prefix("//").unwrap_or(path); // sqlite:///var/lib/… is how others write it
+        // Each connection would have a memory of its own.
+        if path.is_empty() || path == ":memory:" {
+            return Err(LedgerError::Url {
+                shown: url.to_owned(),
+            });
+        }
+        return open_sqlite(Path::new(path), url, settings).await;
+    }
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        return open_postgres(url, settings).await;
+    }
+    Err(LedgerError::Url {
+        shown: without_password(url),
+    })
+}
+
+async fn open_sqlite(path: &Path, url: &str, settings: &LedgerSettings) -> Result<Db, LedgerError> {
+    let shown = url.to_owned();
+    create_private(path).map_err(|e| LedgerError::Open {
+        shown: shown.clone(),
+        source: sqlx::Error::Io(e),
+    })?;
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full) // a commit is on disk before it is answered: a claim is acknowledged on its word
+        .foreign_keys(true)
+        .busy_timeout(Duration::from_millis(BUSY_MS_MAX))
+        .disable_statement_logging();
+
+    let pool = || {
+        SqlitePoolOptions::new()
+            .acquire_timeout(Duration::from_millis(CONNECT_MS_MAX))
+            .test_before_acquire(false) // the "server" is this process
+            .idle_timeout(None)
+            .max_lifetime(None)
+    };
+    let opening = |source| LedgerError::Open {
+        shown: shown.clone(),
+        source,
+    };
+    let writer = pool()
+        .max_connections(1)
+        .connect_with(options.clone().pragma("cache_size", "-65536")) // KiB: the pages of a million users' balances
+        .await
+        .map_err(opening)?;
+    migrate_sqlite(&writer)
+        .await
+        .map_err(|source| LedgerError::Migrate {
+            shown: shown.clone(),
+            source,
+        })?;
+    let readers = pool()
+        .max_connections(settings.sqlite_readers.max(1))
+        .connect_with(options.pragma("query_only", "ON"))
+        .await
+        .map_err(opening)?;
+    Ok(Db::Sqlite { writer, readers })
+}
+
+/// The file holds money and seeds: only its owner may read it. SQLite gives the same mode to the files beside it.
+fn create_private(path: &Path) -> io::Result<()> {
+    let made = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    match made {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Two processes may start at once, and for SQLite the migrator takes no lock of its own: it runs inside one transaction that does.
+async fn migrate_sqlite(writer: &SqlitePool) -> Result<(), MigrateError> {
+    let mut conn = writer.acquire().await?;
+    let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
+    SQLITE_TABLES.run_direct(None, &mut *tx, false).await?;
+    Ok(tx.commit().await?)
+}
+
+async fn open_postgres(url: &str, settings: &LedgerSettings) -> Result<Db, LedgerError> {
+    let shown = without_password(url);
+    let options = PgConnectOptions::from_str(url)
+        .map_err(|_| LedgerError::Url {
+            shown: shown.clone(),
+        })? // its own text may quote the password
+        .application_name("hongbao")
+        .options([
+            ("statement_timeout", STATEMENT_MS_MAX.to_string()),
+            ("lock_timeout", LOCK_MS_MAX.to_string()),
+            (
+                "idle_in_transaction_session_timeout",
+                IDLE_IN_TRANSACTION_MS_MAX.to_string(),
+            ),
+        ])
+        .disable_statement_logging();
+    let pool = PgPoolOptions::new()
+        .acquire_timeout(Duration::from_millis(CONNECT_MS_MAX))
+        .max_connections(settings.postgres_connections.max(1))
+        .after_connect(|conn, _| {
+            Box::pin(async move {
+                // A claim is acknowledged on the word of a commit. A server that answers before the disk does is overruled; stricter
+                // settings (remote_apply) stay.
+                sqlx::raw_sql(
+                    "SELECT set_config('synchronous_commit', 'on', false)
+                     WHERE current_setting('synchronous_commit') IN ('off', 'local')",
+                )
+                .execute(conn)
+                .await
+                .map(drop)
+            })
+        })
+        .connect_with(options)
+        .await
+        .map_err(|source| LedgerError::Open {
+            shown: shown.clone(),
+            source,
+        })?;
+    migrate_postgres(&pool)
+        .await
+        .map_err(|source| LedgerError::Migrate { shown, source })?;
+    Ok(Db::Postgres(pool))
+}
+
+async fn migrate_postgres(pool: &PgPool) -> Result<(), MigrateError> {
+    // A connection of its own, closed afterwards: building an index on a large table may take longer than a statement should, and
+    // the migrator's lock belongs to the connection.
+    let mut conn = pool.acquire().await?.detach();
+    sqlx::raw_sql("SET statement_timeout = 0; SET lock_timeout = 0")
+        .execute(&mut conn)
+        .await?;
+    POSTGRES_TABLES.run_direct(None, &mut conn, false).await?;
+    conn.close().await?;
+
+    let fsync: (String,) = sqlx::query_as("SHOW fsync").fetch_one(pool).await?;
+    if fsync.0 == "off" {
+        tracing::warn!(
+            "postgresql runs with fsync = off: after a power loss, money that was paid may be gone from the ledger"
+        );
+    }
+    Ok(())
+}
+
+/// For texts that people read: everything between the scheme and the last @ of the authority is left out.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url
+            .split_once(':')
+            .map_or(url.to_owned(), |(scheme, _)| format!("{scheme}:…"));
+    };
+    let rest = rest.split('?').next().unwrap_or_default(); // ?password=… is allowed as well
+    match rest.rsplit_once('@') {
+        Some((_, server)) => format!("{scheme}://…@{server}"),
+        None => format!("{scheme}://{rest}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_never_reaches_a_text() {
+        for (url, shown) in [
+            (
+                "postgres://anna:se@cret@db:5432/hongbao?password=x",
+                "postgres://…@db:5432/hongbao",
+            ),
+            (
+                "postgres:///hongbao?host=/run/postgresql",
+                "postgres:///hongbao",
+            ),
+            ("mysql://u:secret@h/d", "mysql://…@h/d"),
+            ("host:secret", "host:…"),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
+    }
+}

@@ -1,0 +1,402 @@
+use serde_json::json;
+
+use crate::rain::split::Seed;
+use crate::rain::{NewRain, Rain, RainId, State, Step, Window};
+
+use super::accounts::{AccountName, checked_key};
+use super::db::{Row, Tx};
+use super::entry::{Entry, Kind, Recorded};
+use super::error::LedgerError;
+use super::{Ledger, page_rows};
+
+/// The columns of a rain, in the order in which `read_rain` takes them.
+macro_rules! select_rain {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms, durability, refund_after_ms,
+                    state, sold_out, version, created_at_ms
+             FROM rains ",
+            $rest
+        )
+    };
+}
+
+/// Another process may change a rain between our look at it and our write. Each time it does, the rain has moved on; its life has
+/// seven states, so more tries than this mean that something else is wrong.
+const STEP_TRIES_MAX: u32 = 20;
+
+impl Ledger {
+    /// Records a rain, opens its escrow account and moves the total into it from the sponsor, all or nothing.
+    ///
+    /// `salts` makes the salts of the buckets once the id is known; it must not block. With a `request_key` (1 to 128 printable ASCII
+    /// characters) a repeat of the same request returns the rain that was made first, whatever `seed` says, and another request with
+    /// that key is refused. Without one, a repeat makes another rain: after an outage, only a key makes it safe to try again.
+    pub async fn create_rain(
+        &self,
+        new: &NewRain,
+        seed: Seed,
+        created_at_ms: i64,
+        request_key: Option<&str>,
+        salts: impl FnOnce(RainId) -> Vec<u32> + Send,
+    ) -> Result<Rain, LedgerError> {
+        let sponsor = AccountName::sponsor(&new.sponsor)?;
+        let request_key = request_key.map(checked_key).transpose()?;
+        if new.split.total.0 <= 0 {
+            return Err(LedgerError::NotPositive {
+                what: "total of a rain",
+                cents: new.split.total,
+            });
+        }
+        let mut tx = self.db.begin("creating a rain").await?;
+        match tx
+            .create_rain(new, seed, created_at_ms, request_key, &sponsor, salts)
+            .await
+        {
+            Ok(rain) => {
+                tx.commit().await?;
+                Ok(rain)
+            }
+            Err(refused @ LedgerError::Refused { .. }) => {
+                tx.roll_back().await;
+                Err(self.why_not_funded(new, &sponsor).await?.unwrap_or(refused))
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn why_not_funded(
+        &self,
+        new: &NewRain,
+        sponsor: &AccountName,
+    ) -> Result<Option<LedgerError>, LedgerError> {
+        let needed = new.split.total;
+        let name = new.sponsor.clone();
+        Ok(match self.account(sponsor).await? {
+            None => Some(LedgerError::NoSponsor(name)),
+            Some(account) if account.balance < needed => Some(LedgerError::SponsorTooPoor {
+                sponsor: name,
+                balance: account.balance,
+                needed,
+            }),
+            Some(_) => None,
+        })
+    }
+
+    pub async fn rain(&self, id: RainId) -> Result<Rain, LedgerError> {
+        let sql = select_rain!("WHERE id = $1");
+        let row = self
+            .db
+            .row("reading a rain", sql, vec![sql_rain(id).into()])
+            .await?;
+        read_rain(&row.ok_or(LedgerError::NoRain(id))?)
+    }
+
+    /// Newest first; `after` is the last rain of the page before.
+    pub async fn rains(&self, after: Option<RainId>, limit: u32) -> Result<Vec<Rain>, LedgerError> {
+        let sql = select_rain!("WHERE id < $1 ORDER BY id DESC LIMIT $2");
+        let below = after.map_or(i64::MAX, sql_rain);
+        let rows = self
+            .db
+            .rows(
+                "listing rains",
+                sql,
+                vec![below.into(), page_rows(limit).into()],
+            )
+            .await?;
+        rows.iter().map(read_rain).collect()
+    }
+
+    /// Every rain that somebody still has to work on, oldest first.
+    pub async fn unfinished_rains(&self) -> Result<Vec<Rain>, LedgerError> {
+        let sql = select_rain!("WHERE state <> 'finished' ORDER BY id");
+        let rows = self
+            .db
+            .rows("listing unfinished rains", sql, vec![])
+            .await?;
+        rows.iter().map(read_rain).collect()
+    }
+
+    /// Takes a rain from one state to the next and returns it as it then is. A step that has been taken already changes nothing, not
+    /// even the version; a step that the rain's state does not allow is `LedgerError::Step`.
+    ///
+    /// Not for `Step::Refund`, which moves money: that is `Ledger::refund`, and is refused here.
+    pub async fn step(&self, id: RainId, step: Step) -> Result<Rain, LedgerError> {
+        self.change(id, step, |window| window).await
+    }
+
+    /// `Step::Open`. A rain that is opened before its time, or has none, opens now: its window begins at `at_ms`, and lasts as long as
+    /// it was to last.
+    pub async fn open_rain(&self, id: RainId, at_ms: i64) -> Result<Rain, LedgerError> {
+        self.change(id, Step::Open, |window| Window {
+            opens_at_ms: Some(
+                window
+                    .opens_at_ms
+                    .map_or(at_ms, |planned| planned.min(at_ms)),
+            ),
+            ..window
+        })
+        .await
+    }
+
+    /// `Step::Close`. A rain that is closed before its time has its window cut off at `at_ms`, so that `Window::closes_at_ms` says when
+    /// it did close; one that never opened keeps its window.
+    pub async fn close_rain(&self, id: RainId, at_ms: i64) -> Result<Rain, LedgerError> {
+        self.change(id, Step::Close, |window| match window.opens_at_ms {
+            Some(opens_at_ms) if opens_at_ms < at_ms => Window {
+                duration_ms: window.duration_ms.min(at_ms - opens_at_ms),
+                ..window
+            },
+            Some(_) | None => window,
+        })
+        .await
+    }
+
+    /// A closed rain whose left-over packets need not wait for their time: an operator has looked.
+    pub async fn refund_now(&self, id: RainId) -> Result<Rain, LedgerError> {
+        let sql = "UPDATE rains SET refund_after_ms = 0, version = version + 1
+                   WHERE id = $1 AND state = 'closed' AND refund_after_ms <> 0";
+        self.update(id, sql, vec![sql_rain(id).into()]).await
+    }
+
+    /// Records whether all pools were seen empty at one moment.
+    pub async fn set_sold_out(&self, id: RainId, sold_out: bool) -> Result<Rain, LedgerError> {
+        let sql = "UPDATE rains SET sold_out = $2, version = version + 1 WHERE id = $1 AND sold_out <> $2";
+        let values = vec![sql_rain(id).into(), i64::from(sold_out).into()];
+        self.update(id, sql, values).await
+    }
+
+    /// A change that is no step. One that has been made already changes nothing.
+    async fn update(
+        &self,
+        id: RainId,
+        sql: &'static str,
+        values: Vec<super::db::Value>,
+    ) -> Result<Rain, LedgerError> {
+        let mut tx = self.db.begin("changing a rain").await?;
+        tx.execute(sql, values).await?;
+        let rain = tx.rain(id).await?;
+        tx.commit().await?;
+        Ok(rain)
+    }
+
+    async fn change(
+        &self,
+        id: RainId,
+        step: Step,
+        window: impl Fn(Window) -> Window + Send,
+    ) -> Result<Rain, LedgerError> {
+        let mut tx = self.db.begin("changing the state of a rain").await?;
+        let changed = match step {
+            Step::Refund => Err(LedgerError::Broken {
+                doing: "taking a refund without its money",
+                source: sqlx::Error::InvalidArgument("call Ledger::refund".into()),
+            }),
+            Step::Load | Step::Open | Step::Pause | Step::Resume | Step::Close | Step::Finish => {
+                tx.step(id, step, window).await
+            }
+        };
+        match changed {
+            Ok(stepped) => {
+                tx.commit().await?;
+                Ok(stepped.rain)
+            }
+            Err(error) => {
+                tx.roll_back().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A rain after a step.
+pub(super) struct Stepped {
+    pub(super) rain: Rain,
+    /// False: the step had been taken before.
+    pub(super) new: bool,
+}
+
+impl Tx {
+    async fn create_rain(
+        &mut self,
+        new: &NewRain,
+        seed: Seed,
+        created_at_ms: i64,
+        request_key: Option<&str>,
+        sponsor: &AccountName,
+        salts: impl FnOnce(RainId) -> Vec<u32>,
+    ) -> Result<Rain, LedgerError> {
+        let request = request_text(new);
+        let sql = "INSERT INTO rains (request_key, request, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms,
+                                      durability, refund_after_ms, state, version, created_at_ms)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10, $11, $12, 1, $13)
+                   ON CONFLICT (request_key) DO NOTHING
+                   RETURNING id";
+        let values = vec![
+            request_key.map(str::to_owned).into(),
+            request.as_str().into(),
+            new.title.as_str().into(),
+            new.room.as_str().into(),
+            new.sponsor.as_str().into(),
+            json_text(&new.split).into(),
+            super::db::Value::Blob(seed.0.to_vec()),
+            new.window.opens_at_ms.into(),
+            new.window.duration_ms.into(),
+            new.durability.to_string().into(),
+            new.refund_after_ms.into(),
+            State::Created.as_str().into(),
+            created_at_ms.into(),
+        ];
+        let Some(row) = self.row(sql, values).await? else {
+            return self
+                .rain_made_before(request_key.unwrap_or_default(), &request)
+                .await;
+        };
+        let id = rain_id(&row, 0)?;
+        let salts = json_text(&salts(id));
+        self.execute(
+            "UPDATE rains SET salts = $2 WHERE id = $1",
+            vec![sql_rain(id).into(), salts.into()],
+        )
+        .await?;
+
+        let escrow = AccountName::Escrow(id);
+        self.open_account(&escrow).await?;
+        let fund = Entry {
+            key: format!("fund:{id}"),
+            kind: Kind::Fund,
+            from: sponsor.clone(),
+            to: escrow,
+            cents: new.split.total,
+            rain: Some(id),
+            packet: None,
+            at_ms: created_at_ms,
+            note: None,
+        };
+        match self.record(&fund).await? {
+            Recorded::New => self.rain(id).await,
+            Recorded::Earlier(_) => Err(LedgerError::Broken {
+                doing: "funding a rain whose id was used before",
+                source: sqlx::Error::RowNotFound,
+            }),
+        }
+    }
+
+    async fn rain_made_before(&mut self, key: &str, request: &str) -> Result<Rain, LedgerError> {
+        let sql = "SELECT id, request FROM rains WHERE request_key = $1";
+        let row = self
+            .row(sql, vec![key.into()])
+            .await?
+            .ok_or(LedgerError::Broken {
+                doing: "reading a rain that was there",
+                source: sqlx::Error::RowNotFound,
+            })?;
+        let id = rain_id(&row, 0)?;
+        if row.text(1)? != request {
+            return Err(LedgerError::RequestKeyReused {
+                key: key.to_owned(),
+                rain: id,
+            });
+        }
+        self.rain(id).await
+    }
+
+    pub(super) async fn rain(&mut self, id: RainId) -> Result<Rain, LedgerError> {
+        let row = self
+            .row(select_rain!("WHERE id = $1"), vec![sql_rain(id).into()])
+            .await?;
+        read_rain(&row.ok_or(LedgerError::NoRain(id))?)
+    }
+
+    /// Takes the step if nobody else has changed the rain since we looked at it, and looks again if somebody has: the version is the
+    /// guard, and `State::after` the only rule.
+    pub(super) async fn step(
+        &mut self,
+        id: RainId,
+        step: Step,
+        window: impl Fn(Window) -> Window,
+    ) -> Result<Stepped, LedgerError> {
+        for _ in 0..STEP_TRIES_MAX {
+            let mut rain = self.rain(id).await?;
+            let state = rain
+                .state
+                .after(step)
+                .map_err(|source| LedgerError::Step { rain: id, source })?;
+            if state == rain.state {
+                return Ok(Stepped { rain, new: false });
+            }
+            let sql = "UPDATE rains SET state = $3, opens_at_ms = $4, duration_ms = $5, version = version + 1
+                       WHERE id = $1 AND version = $2";
+            let window = window(rain.window);
+            let values = vec![
+                sql_rain(id).into(),
+                rain.version.into(),
+                state.as_str().into(),
+                window.opens_at_ms.into(),
+                window.duration_ms.into(),
+            ];
+            if self.execute(sql, values).await? == 1 {
+                (rain.state, rain.window, rain.version) = (state, window, rain.version + 1);
+                return Ok(Stepped { rain, new: true });
+            }
+        }
+        Err(LedgerError::Unavailable {
+            doing: "changing a rain that others keep changing",
+            source: sqlx::Error::RowNotFound,
+        })
+    }
+}
+
+pub(super) fn sql_rain(id: RainId) -> i64 {
+    i64::from(id.get())
+}
+
+pub(super) fn rain_id(row: &Row, column: usize) -> Result<RainId, LedgerError> {
+    let id = row.i64(column)?;
+    id.to_string().parse().map_err(|e| row.broken(e))
+}
+
+fn json_text(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("plain structures are always JSON")
+}
+
+/// What was asked for. Kept apart from the columns, which change during the rain's life (opened early, closed early).
+fn request_text(new: &NewRain) -> String {
+    json!({
+        "title": new.title,
+        "room": new.room,
+        "sponsor": new.sponsor,
+        "split": new.split,
+        "opens_at_ms": new.window.opens_at_ms,
+        "duration_ms": new.window.duration_ms,
+        "durability": new.durability,
+        "refund_after_ms": new.refund_after_ms,
+    })
+    .to_string()
+}
+
+fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
+    let json = |column| row.text(column);
+    Ok(Rain {
+        id: rain_id(row, 0)?,
+        title: row.text(1)?,
+        room: row.text(2)?,
+        sponsor: row.text(3)?,
+        split: serde_json::from_str(&json(4)?).map_err(|e| row.broken(e))?,
+        seed: Seed(row.blob(5)?.try_into().map_err(|_| row.broken(SeedError))?),
+        salts: serde_json::from_str(&json(6)?).map_err(|e| row.broken(e))?,
+        window: Window {
+            opens_at_ms: row.i64_or_null(7)?,
+            duration_ms: row.i64(8)?,
+        },
+        durability: row.parse(9)?,
+        refund_after_ms: row.i64(10)?,
+        state: row.parse(11)?,
+        sold_out: row.i64(12)? != 0,
+        version: row.i64(13)?,
+        created_at_ms: row.i64(14)?,
+    })
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the seed does not have 32 bytes")]
+struct SeedError;

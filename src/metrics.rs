@@ -1,0 +1,176 @@
+//! Every metric once. Handles are made at first use and kept: a counter on the grab path is one atomic addition.
+
+use std::sync::LazyLock;
+
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram,
+    gauge, histogram,
+};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::wire::Outcome;
+
+/// Buckets of the latency histograms, seconds: a batch takes well under a millisecond, a dead node a second.
+const LATENCY_BUCKETS: &[f64] = &[
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0,
+];
+/// Buckets of the batch sizes.
+const SIZE_BUCKETS: &[f64] = &[
+    1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1_024.0, 2_048.0,
+];
+
+/// Name, kind, what it tells.
+pub const SURFACE: &[(&str, &str, &str)] = &[
+    (
+        "hongbao_sessions",
+        "gauge",
+        "Connections that are open now, before and after Hello.",
+    ),
+    (
+        "hongbao_connections_total",
+        "counter",
+        "Connections accepted since the start.",
+    ),
+    (
+        "hongbao_connections_closed_total",
+        "counter",
+        "Connections closed by the gateway, by close code: rising codes tell what clients do wrong.",
+    ),
+    (
+        "hongbao_grabs_total",
+        "counter",
+        "Grabs answered, by outcome.",
+    ),
+    (
+        "hongbao_grab_seconds",
+        "histogram",
+        "From a grab's frame to its reply, for grabs that went to Redis.",
+    ),
+    (
+        "hongbao_grab_batch_users",
+        "histogram",
+        "Users in one call of grab.lua: grows under load.",
+    ),
+    (
+        "hongbao_pushes_total",
+        "counter",
+        "Frames pushed to watching sessions.",
+    ),
+    (
+        "hongbao_node_failures_total",
+        "counter",
+        "Calls to Redis nodes that were refused, lost or timed out.",
+    ),
+    (
+        "hongbao_claims_leased_total",
+        "counter",
+        "Claims leased by settlers of this process.",
+    ),
+    (
+        "hongbao_credits_total",
+        "counter",
+        "Claims credited by this process for the first time.",
+    ),
+    (
+        "hongbao_credited_cents_total",
+        "counter",
+        "Money credited by this process, in cents.",
+    ),
+    (
+        "hongbao_claims_retried_total",
+        "counter",
+        "Claims put into the delay queue: the balance system is in trouble when it rises.",
+    ),
+    (
+        "hongbao_claims_buried_total",
+        "counter",
+        "Claims given to a person to decide: look at the dead letters when it rises.",
+    ),
+    (
+        "hongbao_settle_batch_seconds",
+        "histogram",
+        "One settlement: lease, commit, ack.",
+    ),
+    (
+        "hongbao_audits_total",
+        "counter",
+        "Audits by verdict: any but balanced is an alarm.",
+    ),
+];
+
+pub struct Metrics {
+    pub sessions: Gauge,
+    pub connections: Counter,
+    outcomes: [Counter; 64],
+    pub grab_seconds: Histogram,
+    pub grab_batch_users: Histogram,
+    pub pushes: Counter,
+    pub node_failures: Counter,
+    pub claims_leased: Counter,
+    pub credits: Counter,
+    pub credited_cents: Counter,
+    pub claims_retried: Counter,
+    pub claims_buried: Counter,
+    pub settle_batch_seconds: Histogram,
+}
+
+impl Metrics {
+    fn new() -> Metrics {
+        for (name, kind, text) in SURFACE {
+            match *kind {
+                "gauge" => describe_gauge!(*name, *text),
+                "histogram" => describe_histogram!(*name, *text),
+                _ => describe_counter!(*name, *text),
+            }
+        }
+        let outcome = |code: usize| match Outcome::try_from(code as i32) {
+            Ok(outcome) if outcome != Outcome::Unspecified => {
+                counter!("hongbao_grabs_total", "outcome" => outcome.as_str_name())
+            }
+            _ => Counter::noop(),
+        };
+        Metrics {
+            sessions: gauge!("hongbao_sessions"),
+            connections: counter!("hongbao_connections_total"),
+            outcomes: std::array::from_fn(outcome),
+            grab_seconds: histogram!("hongbao_grab_seconds"),
+            grab_batch_users: histogram!("hongbao_grab_batch_users"),
+            pushes: counter!("hongbao_pushes_total"),
+            node_failures: counter!("hongbao_node_failures_total"),
+            claims_leased: counter!("hongbao_claims_leased_total"),
+            credits: counter!("hongbao_credits_total"),
+            credited_cents: counter!("hongbao_credited_cents_total"),
+            claims_retried: counter!("hongbao_claims_retried_total"),
+            claims_buried: counter!("hongbao_claims_buried_total"),
+            settle_batch_seconds: histogram!("hongbao_settle_batch_seconds"),
+        }
+    }
+
+    pub fn outcome(&self, outcome: Outcome) -> &Counter {
+        &self.outcomes[outcome as usize]
+    }
+
+    pub fn closed(&self, code: crate::wire::CloseCode) {
+        counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
+    }
+
+    pub fn audited(&self, verdict: &'static str) {
+        counter!("hongbao_audits_total", "verdict" => verdict).increment(1);
+    }
+}
+
+static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+/// The handles. The recorder must have been installed before, or they count nothing.
+pub fn get() -> &'static Metrics {
+    &METRICS
+}
+
+/// Installs the Prometheus recorder of this process; the handle renders it. Once a process.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), LATENCY_BUCKETS)?
+        .set_buckets_for_metric(Matcher::Suffix("_users".into()), SIZE_BUCKETS)?;
+    builder.install_recorder()
+}

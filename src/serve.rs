@@ -1,0 +1,296 @@
+//! All roles of one process, started and stopped.
+//!
+//! Start: data directory, secrets, ledger, nodes, settlers, steward, admin, gateway last: when a client can connect, everything behind it works.
+//! Stop: the reverse. The gateway drains first, so that settlers still see the last claims; nodes stop last.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admin::{self, Admin, Server};
+use crate::config::{Role, Settings};
+use crate::gateway::token::TokenKeys;
+use crate::gateway::{self, Gateway};
+use crate::ledger::{Ledger, LedgerError, LedgerSettings};
+use crate::settle;
+use crate::steward::{self, Steward};
+use crate::store::{Store, StoreError};
+
+/// How long tasks may take to end after they were told to.
+const STOP_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("{doing} {path}: {source}")]
+    File {
+        doing: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error(
+        "data directory {0} is used by another hongbao process: stop it, or choose another server.data_dir"
+    )]
+    InUse(PathBuf),
+    #[error("secret file {path} does not hold {bytes} bytes as hex text")]
+    Secret { path: PathBuf, bytes: usize },
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Gateway(#[from] gateway::ListenError),
+    #[error(transparent)]
+    Admin(#[from] admin::ListenError),
+}
+
+/// Where a running server can be reached; stands in `running.json` in its data directory for the command line and for tests.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Addresses {
+    pub pid: u32,
+    pub gateway: Option<SocketAddr>,
+    pub admin: Option<SocketAddr>,
+    /// Redis URLs.
+    pub nodes: Vec<String>,
+    pub ledger: String,
+}
+
+impl Addresses {
+    pub fn file(data_dir: &Path) -> PathBuf {
+        data_dir.join("running.json")
+    }
+
+    pub fn read(data_dir: &Path) -> io::Result<Addresses> {
+        let text = fs::read_to_string(Addresses::file(data_dir))?;
+        serde_json::from_str(&text).map_err(io::Error::from)
+    }
+}
+
+/// A process at work.
+pub struct Running {
+    pub addresses: Addresses,
+    /// The admin API's key if it was made by this start: it is shown once.
+    pub new_api_key: Option<String>,
+    gateway: Option<Gateway>,
+    draining: CancellationToken,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    ledger: Ledger,
+    store: Arc<Store>,
+    data_dir: PathBuf,
+    _lock: File,
+}
+
+pub async fn start(
+    settings: &Settings,
+    metrics: Option<PrometheusHandle>,
+) -> Result<Running, ServeError> {
+    let lock = lock_data_dir(&settings.data_dir)?;
+    raise_descriptor_limit();
+    let (token_secret, _) = secret(&settings.tokens.secret_file)?;
+    let (api_key, new) = secret(&settings.admin.api_key_file)?;
+    let ledger_settings = LedgerSettings {
+        create_user_accounts: settings.ledger.create_user_accounts,
+        ..LedgerSettings::default()
+    };
+    let ledger = Ledger::open_with(&settings.ledger_url(), ledger_settings).await?;
+    let store = Arc::new(
+        Store::open(
+            &settings.store,
+            &settings.data_dir,
+            settings.steward.durability,
+        )
+        .await?,
+    );
+    let (tasks, stop, draining) = (
+        TaskTracker::new(),
+        CancellationToken::new(),
+        CancellationToken::new(),
+    );
+    let has = |role| settings.roles.contains(&role);
+    if has(Role::Settle) {
+        settle::start(
+            &settings.settle,
+            store.clone(),
+            ledger.clone(),
+            &tasks,
+            &stop,
+        );
+    }
+    let steward = Arc::new(Steward::new(
+        &settings.steward,
+        store.clone(),
+        ledger.clone(),
+    ));
+    if has(Role::Steward) {
+        steward::start(steward.clone(), &tasks, &stop);
+    }
+    let mut addresses = Addresses {
+        pid: std::process::id(),
+        gateway: None,
+        admin: None,
+        nodes: store
+            .links()
+            .iter()
+            .map(|link| link.address.name.clone())
+            .collect(),
+        ledger: without_password(&settings.ledger_url()),
+    };
+    if has(Role::Admin) {
+        let admin = Arc::new(Admin {
+            settings: settings.admin.clone(),
+            defaults: settings.steward.clone(),
+            api_key: hex::encode(&api_key),
+            store: store.clone(),
+            ledger: ledger.clone(),
+            steward,
+            metrics,
+            draining: draining.clone(),
+        });
+        let server = Server::bind(&settings.admin).await?;
+        addresses.admin = Some(server.address);
+        server.serve(admin::router(admin), &tasks, stop.clone());
+    }
+    let mut gateway = None;
+    if has(Role::Gateway) {
+        let tokens = TokenKeys::hs256(&settings.tokens.kid, &token_secret);
+        let started = Gateway::start(&settings.gateway, tokens, store.clone())?;
+        addresses.gateway = Some(started.address);
+        gateway = Some(started);
+    }
+    let path = Addresses::file(&settings.data_dir);
+    let json = serde_json::to_string_pretty(&addresses).expect("addresses are plain data");
+    write_whole(&path, json.as_bytes()).map_err(|source| ServeError::File {
+        doing: "cannot write",
+        path,
+        source,
+    })?;
+    let new_api_key = (new && has(Role::Admin)).then(|| hex::encode(api_key));
+    let data_dir = settings.data_dir.clone();
+    Ok(Running {
+        addresses,
+        new_api_key,
+        gateway,
+        draining,
+        stop,
+        tasks,
+        ledger,
+        store,
+        data_dir,
+        _lock: lock,
+    })
+}
+
+impl Running {
+    /// Drains and stops everything; returns when nothing of it runs any more.
+    pub async fn stop(self) {
+        self.draining.cancel();
+        if let Some(gateway) = self.gateway {
+            gateway.drain().await;
+        }
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(STOP_MAX, self.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(tasks = self.tasks.len(), "tasks did not end in time");
+        }
+        self.ledger.close().await;
+        let _ = fs::remove_file(Addresses::file(&self.data_dir));
+        // The last owner stops the managed nodes, which waits for their files.
+        let store = self.store;
+        let _ = tokio::task::spawn_blocking(move || drop(store)).await;
+    }
+}
+
+/// One process a data directory: two would start nodes on the same files. The lock goes with the process, however it ends.
+fn lock_data_dir(dir: &Path) -> Result<File, ServeError> {
+    let fault = |doing| {
+        move |source| ServeError::File {
+            doing,
+            path: dir.to_owned(),
+            source,
+        }
+    };
+    fs::create_dir_all(dir).map_err(fault("cannot make the data directory"))?;
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+        .map_err(fault("cannot protect the data directory"))?;
+    let lock =
+        File::create(dir.join("lock")).map_err(fault("cannot write in the data directory"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(fs::TryLockError::WouldBlock) => Err(ServeError::InUse(dir.to_owned())),
+        Err(fs::TryLockError::Error(source)) => {
+            Err(fault("cannot lock the data directory")(source))
+        }
+    }
+}
+
+/// Bytes of a secret.
+const SECRET_BYTES: usize = 32;
+
+/// Reads a secret, or makes it (file mode 0600). Tells whether it was made.
+fn secret(path: &Path) -> Result<(Vec<u8>, bool), ServeError> {
+    let fault = |doing| {
+        move |source| ServeError::File {
+            doing,
+            path: path.to_owned(),
+            source,
+        }
+    };
+    let made = !path.exists();
+    if made {
+        let mut bytes = [0u8; SECRET_BYTES];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| fault("no random bytes for")(io::Error::other(error.to_string())))?;
+        // Whole or not at all: a start that dies here must not leave half a secret.
+        write_whole(path, hex::encode(bytes).as_bytes())
+            .map_err(fault("cannot write the secret file"))?;
+    }
+    let text = fs::read_to_string(path).map_err(fault("cannot read the secret file"))?;
+    let bytes = hex::decode(text.trim())
+        .ok()
+        .filter(|bytes| bytes.len() >= SECRET_BYTES);
+    let bytes = bytes.ok_or_else(|| ServeError::Secret {
+        path: path.to_owned(),
+        bytes: SECRET_BYTES,
+    })?;
+    Ok((bytes, made))
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("draft");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(draft, path)
+}
+
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+/// Every session is a descriptor.
+fn raise_descriptor_limit() {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(limit) => tracing::info!(descriptors = limit, "descriptor limit"),
+        Err(error) => tracing::warn!(%error, "the descriptor limit cannot be raised"),
+    }
+}

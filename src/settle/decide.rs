@@ -1,0 +1,35 @@
+//! What becomes of a claim after a try to credit it.
+
+use crate::ledger::Verdict;
+use crate::metrics;
+use crate::store::bucket::LeasedClaim;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The credit stands: the claim may go.
+    Ack,
+    /// A person has to decide.
+    Bury(String),
+}
+
+/// Exhaustive on purpose: a new verdict must be decided here.
+pub fn decide(leased: &LeasedClaim, verdict: Verdict) -> Decision {
+    let cents = leased.claim.packet.cents;
+    match verdict {
+        Verdict::Credited => {
+            metrics::get().credits.increment(1);
+            metrics::get().credited_cents.increment(cents.0 as u64);
+            Decision::Ack
+        }
+        Verdict::Existed => Decision::Ack,
+        // The money went back to the sponsor by a person's decision: nothing is left to credit.
+        Verdict::Discarded => Decision::Ack,
+        Verdict::Conflict { user, cents } => Decision::Bury(format!(
+            "conflict: the packet is credited to {user} with {cents}"
+        )),
+        Verdict::UnknownAccount => {
+            Decision::Bury("unknown_account: the user has no account".into())
+        }
+        Verdict::Refused(refusal) => Decision::Bury(format!("refused: {refusal}")),
+    }
+}

@@ -1,0 +1,222 @@
+//! claim → credit → ack.
+//!
+//! A settler leases claims, has them credited in one transaction, and removes them when that has committed. A crash at any point repeats
+//! work, never money: the credit's key is the packet id.
+
+/// What becomes of a claim after a try to credit it.
+mod decide;
+/// Which bucket is looked at next: oldest rains first, every rain in its turn.
+mod rota;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::now_ms;
+use crate::config;
+use crate::jitter::Jitter;
+use crate::ledger::{Ledger, LedgerError};
+use crate::rain::Claim;
+use crate::store::bucket::{Bucket, Lease};
+use crate::store::{Store, StoreError};
+use decide::{Decision, decide};
+use rota::Rota;
+
+/// How long a settler waits for a ledger that is away before it looks again.
+const OUTAGE_WAIT: Duration = Duration::from_millis(500);
+
+/// Claims of one bucket under one lease.
+struct Held {
+    bucket: Bucket,
+    lease: Lease,
+}
+
+struct Settler {
+    settings: config::Settle,
+    ledger: Ledger,
+    rota: Rota,
+    jitter: Jitter,
+}
+
+/// Starts the settlers. They end when `stop` is cancelled, each after the batch it is working on.
+pub fn start(
+    settings: &config::Settle,
+    store: Arc<Store>,
+    ledger: Ledger,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) {
+    for number in 0..settings.workers {
+        let settler = Settler {
+            settings: settings.clone(),
+            ledger: ledger.clone(),
+            rota: Rota::new(store.clone(), ledger.clone(), number),
+            jitter: Jitter::default(),
+        };
+        let stop = stop.clone();
+        tasks.spawn(async move { settler.run(stop).await });
+    }
+}
+
+impl Settler {
+    async fn run(mut self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let held = self.lease().await;
+            let wait = if held.is_empty() {
+                self.rota.idle_wait(self.settings.idle_wait)
+            } else {
+                match self.settle(held).await {
+                    Ok(()) => Duration::ZERO,
+                    Err(error) => {
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "the ledger is away; claims wait in Redis"
+                        );
+                        OUTAGE_WAIT
+                    }
+                }
+            };
+            if !wait.is_zero() {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = tokio::time::sleep(wait) => {}
+                }
+            }
+        }
+    }
+
+    /// Leases up to a transaction's worth of claims, one bucket of each rain in turn.
+    async fn lease(&mut self) -> Vec<Held> {
+        let mut held: Vec<Held> = vec![];
+        let mut room = self.settings.batch_max;
+        for round in self.rota.rounds().await {
+            let most = (room / round.len().max(1)).max(1);
+            let leases = join_all(round.iter().map(|bucket| self.lease_one(bucket, most))).await;
+            for (bucket, lease) in round.into_iter().zip(leases) {
+                let found = lease.as_ref().is_ok_and(|lease| !lease.claims.is_empty());
+                self.rota.looked(&bucket.tag, found);
+                match lease {
+                    Ok(lease) if lease.claims.is_empty() => {}
+                    Ok(lease) => {
+                        room = room.saturating_sub(lease.claims.len());
+                        held.push(Held { bucket, lease });
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, bucket = %bucket.tag, "no claims can be leased here now")
+                    }
+                }
+            }
+            if room == 0 {
+                break;
+            }
+        }
+        held
+    }
+
+    async fn lease_one(&self, bucket: &Bucket, most: usize) -> Result<Lease, StoreError> {
+        let lease_ms = self.settings.lease.as_millis() as u64;
+        let lease = bucket
+            .lease(None, lease_ms, most, self.settings.attempts_max)
+            .await?;
+        if lease.buried > 0 {
+            tracing::error!(bucket = %bucket.tag, claims = lease.buried, "claims whose settlers died too often were buried");
+            crate::metrics::get().claims_buried.increment(lease.buried);
+        }
+        Ok(lease)
+    }
+
+    /// One transaction for all that is held, then what each claim deserves. `Err` is an outage: the claims are given back untried.
+    async fn settle(&self, held: Vec<Held>) -> Result<(), LedgerError> {
+        let started = Instant::now();
+        let claims: Vec<Claim> = held
+            .iter()
+            .flat_map(|held| held.lease.claims.iter().map(|leased| leased.claim.clone()))
+            .collect();
+        crate::metrics::get()
+            .claims_leased
+            .increment(claims.len() as u64);
+        let verdicts = match self.ledger.credit(&claims, now_ms()).await {
+            Ok(verdicts) => verdicts,
+            Err(error) => {
+                join_all(held.iter().map(|held| self.give_back(held, &error))).await;
+                return Err(error);
+            }
+        };
+        let mut verdicts = verdicts.into_iter();
+        let mut finishing = vec![];
+        for held in &held {
+            let mut decisions = vec![];
+            for leased in &held.lease.claims {
+                let Some(verdict) = verdicts.next() else {
+                    break;
+                };
+                decisions.push(decide(leased, verdict));
+            }
+            finishing.push(self.finish(held, decisions));
+        }
+        join_all(finishing).await;
+        crate::metrics::get()
+            .settle_batch_seconds
+            .record(started.elapsed());
+        Ok(())
+    }
+
+    /// Carries out the decisions. A failure here loses nothing: the lease runs out and somebody does it again.
+    async fn finish(&self, held: &Held, decisions: Vec<Decision>) {
+        let (mut acks, mut burials) = (vec![], vec![]);
+        for (leased, decision) in held.lease.claims.iter().zip(decisions) {
+            match decision {
+                Decision::Ack => acks.push(leased.claim.clone()),
+                Decision::Bury(reason) => burials.push((leased.claim.clone(), reason)),
+            }
+        }
+        let deadline = held.lease.deadline_ms;
+        if !acks.is_empty()
+            && let Err(error) = held.bucket.ack(&acks).await
+        {
+            tracing::warn!(%error, bucket = %held.bucket.tag, "credited claims could not be acked; they will be found credited");
+        }
+        if !burials.is_empty() {
+            for (claim, reason) in &burials {
+                tracing::error!(packet = %claim.packet.id, reason, "claim buried");
+            }
+            match held.bucket.bury(deadline, None, &burials).await {
+                Ok(buried) => crate::metrics::get().claims_buried.increment(buried),
+                Err(error) => {
+                    tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be buried yet")
+                }
+            }
+        }
+    }
+
+    /// The ledger was away: nothing was tried, so no attempt is counted.
+    async fn give_back(&self, held: &Held, error: &LedgerError) {
+        let reason = error.to_string();
+        let due = |leased: &crate::store::bucket::LeasedClaim| {
+            let wait = self.jitter.back_off(
+                leased.attempts,
+                self.settings.retry_base,
+                self.settings.retry_max,
+            );
+            (
+                leased.claim.clone(),
+                now_ms() + wait.as_millis() as i64,
+                reason.clone(),
+            )
+        };
+        let claims: Vec<_> = held.lease.claims.iter().map(due).collect();
+        crate::metrics::get()
+            .claims_retried
+            .increment(claims.len() as u64);
+        if let Err(error) = held
+            .bucket
+            .retry(held.lease.deadline_ms, false, &claims)
+            .await
+        {
+            tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be given back; their lease will run out");
+        }
+    }
+}

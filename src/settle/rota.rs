@@ -1,0 +1,139 @@
+//! Which bucket is looked at next. Every rain gets its turn, so that a big one does not starve a small one; buckets that had nothing are
+//! looked at less often.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::ledger::Ledger;
+use crate::rain::State;
+use crate::store::Store;
+use crate::store::bucket::Bucket;
+use crate::store::keys::Tag;
+
+/// How often the rains are listed again.
+const LIST_EVERY: Duration = Duration::from_millis(250);
+/// A rain that is not open gets no new claims: late ones are retries and expired leases.
+const QUIET_WAIT: Duration = Duration::from_millis(500);
+/// Buckets leased from at the same time.
+const ROUND_MAX: usize = 16;
+
+pub struct Rota {
+    store: Arc<Store>,
+    ledger: Ledger,
+    listed: Option<Instant>,
+    rains: Vec<Turn>,
+    /// When a bucket that had nothing is looked at again.
+    rests: HashMap<Tag, Instant>,
+    /// Settlers start at different rains.
+    turn: usize,
+    idle_wait: Duration,
+}
+
+struct Turn {
+    buckets: Vec<Bucket>,
+    next: usize,
+    wait: Duration,
+}
+
+impl Rota {
+    pub fn new(store: Arc<Store>, ledger: Ledger, number: usize) -> Rota {
+        Rota {
+            store,
+            ledger,
+            listed: None,
+            rains: vec![],
+            rests: HashMap::new(),
+            turn: number,
+            idle_wait: Duration::ZERO,
+        }
+    }
+
+    /// Buckets to lease from, in rounds: the first holds one bucket of each rain, the next the second of those that have one.
+    pub async fn rounds(&mut self) -> Vec<Vec<Bucket>> {
+        if self.listed.is_none_or(|at| at.elapsed() >= LIST_EVERY) {
+            self.list().await;
+        }
+        let now = Instant::now();
+        let count = self.rains.len();
+        let deepest = self
+            .rains
+            .iter()
+            .map(|rain| rain.buckets.len())
+            .max()
+            .unwrap_or(0);
+        let mut rounds = vec![];
+        for depth in 0..deepest {
+            let mut round = vec![];
+            for step in 0..count {
+                let rain = &self.rains[(self.turn + step) % count];
+                if depth < rain.buckets.len() {
+                    let bucket = &rain.buckets[(rain.next + depth) % rain.buckets.len()];
+                    if self
+                        .rests
+                        .get(&bucket.tag)
+                        .is_none_or(|until| *until <= now)
+                    {
+                        round.push(bucket.clone());
+                    }
+                }
+            }
+            rounds.extend(round.chunks(ROUND_MAX).map(<[Bucket]>::to_vec));
+        }
+        self.turn = self.turn.wrapping_add(1);
+        for rain in &mut self.rains {
+            rain.next = rain.next.wrapping_add(1);
+        }
+        rounds
+    }
+
+    /// A bucket was looked at; `found` tells whether it had claims.
+    pub fn looked(&mut self, tag: &Tag, found: bool) {
+        if found {
+            self.rests.remove(tag);
+            return;
+        }
+        let rain = self.rains.iter().find(|rain| {
+            rain.buckets
+                .first()
+                .is_some_and(|bucket| bucket.tag.rain == tag.rain)
+        });
+        let wait = rain.map_or(QUIET_WAIT, |rain| rain.wait.max(self.idle_wait));
+        self.rests.insert(*tag, Instant::now() + wait);
+    }
+
+    /// How long to wait when nothing was found.
+    pub fn idle_wait(&mut self, idle_wait: Duration) -> Duration {
+        self.idle_wait = idle_wait;
+        idle_wait
+    }
+
+    async fn list(&mut self) {
+        match self.ledger.unfinished_rains().await {
+            Ok(rains) => {
+                let turn = |rain: &crate::rain::Rain| Turn {
+                    buckets: self.store.buckets(rain),
+                    next: 0,
+                    wait: match rain.state {
+                        State::Ready | State::Open | State::Paused => Duration::ZERO,
+                        State::Created | State::Closed | State::Refunded | State::Finished => {
+                            QUIET_WAIT
+                        }
+                    },
+                };
+                let loaded = rains.iter().filter(|rain| rain.state != State::Created);
+                self.rains = loaded.map(turn).collect();
+                let rains = &self.rains;
+                self.rests.retain(|tag, _| {
+                    rains
+                        .iter()
+                        .any(|rain| rain.buckets.iter().any(|b| b.tag == *tag))
+                });
+                self.listed = Some(Instant::now());
+            }
+            Err(error) => {
+                tracing::debug!(%error, "rains cannot be listed now; those known are settled on")
+            }
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! The audit: recomputes every packet from the seed, finds each one in exactly one place, and every winner with exactly one credit of that
+//! amount. Works on a live rain, where what moves while it reads is looked at again; after the keys have expired it holds the
+//! ledger against the recomputed allocation.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::StewardError;
+use crate::ledger::Ledger;
+use crate::rain::{Cents, Claim, Packet, PacketId, Rain, State, UserId};
+use crate::store::Store;
+use crate::store::bucket::Bucket;
+
+/// Elements of a list or set read at a time.
+pub(super) const PAGE: u64 = 5_000;
+/// Differences that a report names; more are only counted.
+const DIFFERENCES_NAMED_MAX: usize = 1_000;
+/// A live rain moves while it is read: what looks wrong is believed when it looks so this often.
+const LOOKS: usize = 3;
+
+/// One thing that does not add up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Difference {
+    pub kind: Kind,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packet_id: Option<PacketId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cents: Option<Cents>,
+    pub detail: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A packet of the allocation that is nowhere.
+    MissingPacket,
+    /// A packet that can still be won or refunded, and was won.
+    PacketInTwoPlaces,
+    /// An amount that is not the allocation's.
+    WrongAmount,
+    /// A packet that is not of this rain's allocation.
+    UnknownPacket,
+    /// Text in Redis that is no packet or claim.
+    Unreadable,
+    /// A packet paid to, or claimed for, somebody who did not win it.
+    WrongUser,
+    /// A user with more than one packet.
+    UserWonTwice,
+    /// A winner whose packet is neither credited nor claimed nor discarded.
+    WinNotCredited,
+    /// Cents that do not add up to what was funded.
+    Totals,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub rain_id: crate::rain::RainId,
+    pub state: State,
+    pub balanced: bool,
+    /// Claims whose credit has not been confirmed: nothing wrong with them, only not finished.
+    pub in_motion: u64,
+    pub packets: u32,
+    pub funded_cents: Cents,
+    pub pool_cents: Cents,
+    pub pool_count: u64,
+    pub claims_cents: Cents,
+    pub claims_count: u64,
+    pub dead_count: u64,
+    pub credited_cents: Cents,
+    pub credited_count: u64,
+    pub refunded_cents: Cents,
+    pub discarded_cents: Cents,
+    pub differences_total: usize,
+    pub differences: Vec<Difference>,
+}
+
+/// Where a packet was seen, one bit a place.
+mod seen {
+    pub const POOL: u8 = 1;
+    pub const CLAIM: u8 = 2;
+    pub const CREDITED: u8 = 4;
+    pub const WINNER: u8 = 8;
+    pub const DISCARDED: u8 = 16;
+}
+
+/// What one pass found.
+struct Look<'a> {
+    rain: &'a Rain,
+    amounts: &'a [Cents],
+    places: Vec<u8>,
+    /// Who a packet belongs to, by any place that names somebody; an index into `users`.
+    owners: Vec<u32>,
+    users: HashMap<UserId, u32>,
+    dead: u64,
+    differences: Vec<Difference>,
+}
+
+const NOBODY: u32 = u32::MAX;
+
+pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report, StewardError> {
+    let fault = |problem: String| StewardError::Rain {
+        rain: rain.id,
+        problem,
+    };
+    let allocation = rain
+        .split
+        .allocation(&rain.seed)
+        .map_err(|error| fault(error.to_string()))?;
+    let amounts: Vec<Cents> = allocation.amounts().collect();
+    let mut report = look(store, ledger, rain, &amounts).await?;
+    for _ in 1..LOOKS {
+        if report.balanced {
+            break;
+        }
+        // A packet that moved between two reads is elsewhere now; a real difference is there each time.
+        let again = look(store, ledger, rain, &amounts).await?;
+        let persistent: Vec<_> = report
+            .differences
+            .iter()
+            .filter(|difference| again.differences.contains(difference))
+            .cloned()
+            .collect();
+        let more = report.differences_total.min(again.differences_total) > DIFFERENCES_NAMED_MAX;
+        report = again;
+        if !more {
+            report.differences_total = persistent.len();
+            report.differences = persistent;
+        }
+        report.balanced = report.differences_total == 0;
+    }
+    crate::metrics::get().audited(if report.balanced {
+        "balanced"
+    } else {
+        "unbalanced"
+    });
+    Ok(report)
+}
+
+async fn look(
+    store: &Store,
+    ledger: &Ledger,
+    rain: &Rain,
+    amounts: &[Cents],
+) -> Result<Report, StewardError> {
+    let mut look = Look {
+        rain,
+        amounts,
+        places: vec![0; amounts.len()],
+        owners: vec![NOBODY; amounts.len()],
+        users: HashMap::new(),
+        dead: 0,
+        differences: vec![],
+    };
+    let in_redis = rain.state != State::Finished;
+    if in_redis {
+        // In the direction in which packets move, so that one that moves while we read is seen twice rather than never.
+        let buckets = store.buckets(rain);
+        for bucket in &buckets {
+            look.pool(bucket).await?;
+        }
+        for bucket in &buckets {
+            look.claims(bucket).await?;
+        }
+        for bucket in &buckets {
+            look.winners(bucket).await?;
+        }
+    }
+    look.ledger(ledger).await?;
+    let totals = ledger.rain_totals(rain.id).await?;
+    let mut report = look.judge(in_redis);
+    report.refunded_cents = totals.refunded;
+    report.discarded_cents = totals.discarded;
+    if totals.credited != report.credited_cents && rain.state.is_closed() {
+        look.totals("credits changed while they were read", totals.credited);
+    }
+    if totals.funded != rain.split.total {
+        look.totals(
+            "the escrow was funded with another amount than the rain's total",
+            totals.funded,
+        );
+    }
+    if rain.state >= State::Refunded {
+        let refunded = totals.refunded;
+        let left = if in_redis {
+            report.pool_cents
+        } else {
+            totals
+                .funded
+                .0
+                .checked_sub(totals.credited.0 + totals.discarded.0)
+                .map_or(Cents::ZERO, Cents)
+        };
+        if refunded != left {
+            look.totals("the refund is not what was left", refunded);
+        }
+        if !in_redis && totals.escrow_balance != Cents::ZERO {
+            look.totals(
+                "the escrow of a finished rain is not empty",
+                totals.escrow_balance,
+            );
+        }
+    }
+    report.differences_total = look.differences.len();
+    look.differences.truncate(DIFFERENCES_NAMED_MAX);
+    report.differences = look.differences;
+    report.balanced = report.differences_total == 0;
+    Ok(report)
+}
+
+impl Look<'_> {
+    async fn pool(&mut self, bucket: &Bucket) -> Result<(), StewardError> {
+        let mut start = 0;
+        loop {
+            let page = bucket.pool_page(start, PAGE).await?;
+            let len = page.len() as u64;
+            for packet in page {
+                match packet {
+                    Ok(packet) => {
+                        if let Some(index) = self.place(packet, seen::POOL, "pool")
+                            && bucket.tag.bucket as usize
+                                != super::load::bucket_of_packet(
+                                    index as u32,
+                                    self.rain.salts.len(),
+                                )
+                        {
+                            self.differ(
+                                Kind::UnknownPacket,
+                                Some(packet),
+                                None,
+                                "pool of another bucket".into(),
+                            );
+                        }
+                    }
+                    Err(text) => self.unreadable(bucket, &text),
+                }
+            }
+            if len < PAGE {
+                return Ok(());
+            }
+            start += len;
+        }
+    }
+
+    async fn claims(&mut self, bucket: &Bucket) -> Result<(), StewardError> {
+        // Waiting claims are taken from the right and come in on the left: a page further on may repeat one, never skip one.
+        let mut start = 0;
+        loop {
+            let page = bucket.claims_page(start, PAGE).await?;
+            let len = page.len() as u64;
+            page.into_iter().for_each(|claim| self.claim(bucket, claim));
+            if len < PAGE {
+                break;
+            }
+            start += len;
+        }
+        for leased in [true, false, true] {
+            let mut start = 0;
+            loop {
+                let page = bucket.held_page(leased, start, PAGE).await?;
+                let len = page.len() as u64;
+                page.into_iter().for_each(|claim| self.claim(bucket, claim));
+                if len < PAGE {
+                    break;
+                }
+                start += len;
+            }
+        }
+        let mut cursor = 0;
+        loop {
+            let (next, letters) = bucket.dead_scan(cursor).await?;
+            for letter in letters {
+                self.dead += 1;
+                self.claim(bucket, Ok(letter.claim));
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+
+    fn claim(&mut self, bucket: &Bucket, claim: Result<Claim, String>) {
+        match claim {
+            Ok(claim) => {
+                if let Some(index) = self.place(claim.packet, seen::CLAIM, "claim") {
+                    self.own(index, &claim.user, "claim");
+                }
+            }
+            Err(text) => self.unreadable(bucket, &text),
+        }
+    }
+
+    async fn winners(&mut self, bucket: &Bucket) -> Result<(), StewardError> {
+        let mut cursor = 0;
+        loop {
+            let (next, winners) = bucket.winners_scan(cursor).await?;
+            for (user, packet) in winners {
+                if let Some(index) = self.place(packet, seen::WINNER, "winners") {
+                    self.own(index, &user, "winners");
+                }
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+
+    async fn ledger(&mut self, ledger: &Ledger) -> Result<(), StewardError> {
+        let mut after = None;
+        loop {
+            let page = ledger
+                .credits_after(self.rain.id, after, PAGE as u32)
+                .await?;
+            let Some(last) = page.last() else {
+                break;
+            };
+            after = Some(last.packet.id.index());
+            for credit in &page {
+                if let Some(index) = self.place(credit.packet, seen::CREDITED, "credit") {
+                    self.own(index, &credit.user, "credit");
+                }
+            }
+        }
+        for packet in ledger.discarded(self.rain.id).await? {
+            self.place(packet, seen::DISCARDED, "discard");
+        }
+        Ok(())
+    }
+
+    /// Notes where a packet is. Only a packet of this allocation, with its own amount, has a place.
+    fn place(&mut self, packet: Packet, place: u8, name: &str) -> Option<usize> {
+        let index = packet.id.index() as usize;
+        let own = packet.id.rain() == self.rain.id;
+        match self.amounts.get(index).filter(|_| own) {
+            None => {
+                self.differ(Kind::UnknownPacket, Some(packet), None, name.into());
+                return None;
+            }
+            Some(amount) if *amount != packet.cents => {
+                self.differ(
+                    Kind::WrongAmount,
+                    Some(packet),
+                    None,
+                    format!("{name}; the allocation says {amount}"),
+                );
+            }
+            Some(_) => {}
+        }
+        self.places[index] |= place;
+        Some(index)
+    }
+
+    /// Notes whose a packet is: all places must name the same user.
+    fn own(&mut self, index: usize, user: &UserId, name: &str) {
+        let next = self.users.len() as u32;
+        let number = *self.users.entry(user.clone()).or_insert(next);
+        let before = std::mem::replace(&mut self.owners[index], number);
+        if before != NOBODY && before != number {
+            let packet = Packet {
+                id: self.rain.id.packet(index as u32),
+                cents: self.amounts[index],
+            };
+            self.differ(
+                Kind::WrongUser,
+                Some(packet),
+                Some(user),
+                format!("{name} names another user than an earlier place"),
+            );
+        }
+    }
+
+    fn judge(&mut self, in_redis: bool) -> Report {
+        let mut report = Report {
+            rain_id: self.rain.id,
+            state: self.rain.state,
+            balanced: false,
+            in_motion: 0,
+            packets: self.amounts.len() as u32,
+            funded_cents: self.rain.split.total,
+            pool_cents: Cents::ZERO,
+            pool_count: 0,
+            claims_cents: Cents::ZERO,
+            claims_count: 0,
+            dead_count: self.dead,
+            credited_cents: Cents::ZERO,
+            credited_count: 0,
+            refunded_cents: Cents::ZERO,
+            discarded_cents: Cents::ZERO,
+            differences_total: 0,
+            differences: vec![],
+        };
+        let mut wins = vec![0u8; self.users.len()];
+        for index in 0..self.amounts.len() {
+            self.judge_packet(index, in_redis, &mut report);
+            if self.owners[index] != NOBODY {
+                let wins = &mut wins[self.owners[index] as usize];
+                *wins = wins.saturating_add(1);
+            }
+        }
+        let twice = self
+            .users
+            .iter()
+            .filter(|(_, number)| wins[**number as usize] > 1);
+        let twice: Vec<_> = twice
+            .map(|(user, number)| (user.clone(), wins[*number as usize]))
+            .collect();
+        for (user, count) in twice {
+            self.differ(
+                Kind::UserWonTwice,
+                None,
+                Some(&user),
+                format!("{count} packets"),
+            );
+        }
+        report
+    }
+
+    fn judge_packet(&mut self, index: usize, in_redis: bool, report: &mut Report) {
+        use seen::{CLAIM, CREDITED, DISCARDED, POOL, WINNER};
+        let cents = self.amounts[index];
+        let packet = Packet {
+            id: self.rain.id.packet(index as u32),
+            cents,
+        };
+        let places = self.places[index];
+        let add = |sum: &mut Cents| *sum = Cents(sum.0.saturating_add(cents.0));
+        if places & POOL != 0 {
+            report.pool_count += 1;
+            add(&mut report.pool_cents);
+            if places & !POOL != 0 {
+                self.differ(
+                    Kind::PacketInTwoPlaces,
+                    Some(packet),
+                    None,
+                    format!("in the pool and {}", named(places & !POOL)),
+                );
+            }
+            return;
+        }
+        if places & CREDITED != 0 {
+            report.credited_count += 1;
+            add(&mut report.credited_cents);
+            if places & DISCARDED != 0 {
+                self.differ(
+                    Kind::PacketInTwoPlaces,
+                    Some(packet),
+                    None,
+                    "credited and discarded".into(),
+                );
+            }
+        } else if places & CLAIM != 0 && places & DISCARDED == 0 {
+            report.claims_count += 1;
+            report.in_motion += 1;
+            add(&mut report.claims_cents);
+        } else if places & WINNER != 0 && places & DISCARDED == 0 {
+            self.differ(
+                Kind::WinNotCredited,
+                Some(packet),
+                None,
+                "won, but neither claimed nor credited".into(),
+            );
+        }
+        let won = places & (CLAIM | CREDITED | DISCARDED) != 0;
+        if in_redis && won && places & WINNER == 0 {
+            self.differ(
+                Kind::WrongUser,
+                Some(packet),
+                None,
+                format!("{}, but nobody is its winner", named(places)),
+            );
+        }
+        // Before the load is complete a packet may be on its way; after a finish the pool is gone with its refund, and the sums tell.
+        if places == 0 && in_redis && self.rain.state != State::Created {
+            self.differ(
+                Kind::MissingPacket,
+                Some(packet),
+                None,
+                "in no pool, no claim and no credit".into(),
+            );
+        }
+    }
+
+    fn unreadable(&mut self, bucket: &Bucket, text: &str) {
+        let shown: String = text.chars().take(100).collect();
+        self.differ(
+            Kind::Unreadable,
+            None,
+            None,
+            format!("bucket {} holds \"{shown}\"", bucket.tag),
+        );
+    }
+
+    fn totals(&mut self, detail: &str, cents: Cents) {
+        self.differences.push(Difference {
+            kind: Kind::Totals,
+            packet_id: None,
+            user: None,
+            cents: Some(cents),
+            detail: detail.to_owned(),
+        });
+    }
+
+    fn differ(
+        &mut self,
+        kind: Kind,
+        packet: Option<Packet>,
+        user: Option<&UserId>,
+        detail: String,
+    ) {
+        self.differences.push(Difference {
+            kind,
+            packet_id: packet.map(|packet| packet.id),
+            user: user.cloned(),
+            cents: packet.map(|packet| packet.cents),
+            detail,
+        });
+    }
+}
+
+fn named(places: u8) -> String {
+    let names = [
+        (seen::POOL, "in the pool"),
+        (seen::CLAIM, "claimed"),
+        (seen::CREDITED, "credited"),
+        (seen::WINNER, "won"),
+        (seen::DISCARDED, "discarded"),
+    ];
+    let present: Vec<&str> = names
+        .into_iter()
+        .filter(|(bit, _)| places & bit != 0)
+        .map(|(_, name)| name)
+        .collect();
+    present.join(", ")
+}

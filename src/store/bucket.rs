@@ -1,0 +1,447 @@
+//! One bucket of a rain: the verbs of the steward and of the settlers. Grabs go through `grab.rs`.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use super::keys::{BucketKeys, Tag};
+use super::link::Link;
+use super::{StoreError, script};
+use crate::config::LEASE_BATCH_MAX;
+use crate::rain::{Claim, Packet, UserId, Window};
+
+/// A bucket and the node that holds it.
+#[derive(Clone)]
+pub struct Bucket {
+    pub tag: Tag,
+    pub keys: BucketKeys,
+    pub link: Arc<Link>,
+}
+
+/// What `gate` found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateAnswer {
+    Set,
+    Closed,
+    NotLoaded,
+    /// A newer version of the rain's record was there first.
+    Stale,
+}
+
+/// How many of each a bucket holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Census {
+    pub pool: u64,
+    pub winners: u64,
+    pub claims_waiting: u64,
+    pub leased: u64,
+    pub retrying: u64,
+    pub dead: u64,
+}
+
+impl Census {
+    pub fn plus(self, other: Census) -> Census {
+        Census {
+            pool: self.pool + other.pool,
+            winners: self.winners + other.winners,
+            claims_waiting: self.claims_waiting + other.claims_waiting,
+            leased: self.leased + other.leased,
+            retrying: self.retrying + other.retrying,
+            dead: self.dead + other.dead,
+        }
+    }
+
+    /// Claims that settlers still have to work on.
+    pub fn unsettled(&self) -> u64 {
+        self.claims_waiting + self.leased + self.retrying
+    }
+}
+
+/// Claims held for a limited time. The deadline is the token: verbs that need the lease take this, not a bare claim.
+#[derive(Clone, Debug, Default)]
+pub struct Lease {
+    /// ms since 1970 by the node's clock.
+    pub deadline_ms: i64,
+    pub claims: Vec<LeasedClaim>,
+    /// Claims that killed their settlers too often and went to the dead letters.
+    pub buried: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedClaim {
+    pub claim: Claim,
+    /// Attempts before this one.
+    pub attempts: u32,
+}
+
+/// A claim that waits for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    pub claim: Claim,
+    /// ms since 1970.
+    pub at_ms: i64,
+    pub attempts: u32,
+    pub reason: String,
+}
+
+/// A number as an argument: an empty text lets the script ask the node's own clock.
+fn or_node_clock(now_ms: Option<i64>) -> String {
+    now_ms.map(|ms| ms.to_string()).unwrap_or_default()
+}
+
+/// Reasons and errors are one line of bounded length wherever they are stored.
+fn one_line(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(200)
+        .collect()
+}
+
+impl Bucket {
+    async fn run(
+        &self,
+        script: &script::Script,
+        keys: &[&str],
+        args: &[String],
+    ) -> Result<Value, StoreError> {
+        let mut call = script.call(keys);
+        for arg in args {
+            call.arg(arg);
+        }
+        script.run(&self.link, &call).await
+    }
+
+    async fn run_count(
+        &self,
+        script: &script::Script,
+        keys: &[&str],
+        args: &[String],
+    ) -> Result<i64, StoreError> {
+        match self.run(script, keys, args).await? {
+            Value::Int(count) => Ok(count),
+            reply => Err(script.misread(&reply)),
+        }
+    }
+
+    /// Appends chunk number `chunk`; returns how many chunks are loaded now, or `None` if the gate is closed.
+    pub async fn load(&self, chunk: u32, packets: &[Packet]) -> Result<Option<u32>, StoreError> {
+        let mut args = Vec::with_capacity(packets.len() + 1);
+        args.push(chunk.to_string());
+        args.extend(packets.iter().map(Packet::to_string));
+        let loaded = self
+            .run_count(&script::LOAD, &[&self.keys.gate, &self.keys.pool], &args)
+            .await?;
+        Ok(u32::try_from(loaded).ok())
+    }
+
+    /// Chunks that are loaded, 0 for a bucket that is not there.
+    pub async fn chunks_loaded(&self) -> Result<u32, StoreError> {
+        let reply = self
+            .link
+            .call(redis::cmd("HGET").arg(&self.keys.gate).arg("chunks"))
+            .await?;
+        match text(&reply) {
+            Some(chunks) => chunks.parse().map_err(|_| script::LOAD.misread(&reply)),
+            None => Ok(0),
+        }
+    }
+
+    /// Sets state and window of a bucket that has all its `chunks`, as version `version` of the rain's record says.
+    pub async fn set_gate(
+        &self,
+        chunks: u32,
+        paused: bool,
+        window: &Window,
+        version: i64,
+    ) -> Result<GateAnswer, StoreError> {
+        let ms = |ms: Option<i64>| ms.map(|ms| ms.to_string()).unwrap_or_default();
+        let state = if paused { "paused" } else { "ready" };
+        let (opens, closes) = (ms(window.opens_at_ms), ms(window.closes_at_ms()));
+        let args = [
+            chunks.to_string(),
+            state.into(),
+            opens,
+            closes,
+            version.to_string(),
+        ];
+        let reply = self.run(&script::GATE, &[&self.keys.gate], &args).await?;
+        match text(&reply) {
+            Some("ok") => Ok(GateAnswer::Set),
+            Some("stale") => Ok(GateAnswer::Stale),
+            Some("closed") => Ok(GateAnswer::Closed),
+            Some("loading") => Ok(GateAnswer::NotLoaded),
+            _ => Err(script::GATE.misread(&reply)),
+        }
+    }
+
+    /// Shuts the gate for ever; returns the packets left.
+    pub async fn close(&self) -> Result<u64, StoreError> {
+        let left = self
+            .run_count(&script::CLOSE, &[&self.keys.gate, &self.keys.pool], &[])
+            .await?;
+        Ok(left as u64)
+    }
+
+    /// Leases up to `most` claims (1 to [`LEASE_BATCH_MAX`]). `now_ms` is the node's clock unless a test says otherwise.
+    pub async fn lease(
+        &self,
+        now_ms: Option<i64>,
+        lease_ms: u64,
+        most: usize,
+        deaths_max: u32,
+    ) -> Result<Lease, StoreError> {
+        let k = &self.keys;
+        let args = [
+            or_node_clock(now_ms),
+            lease_ms.to_string(),
+            most.clamp(1, LEASE_BATCH_MAX).to_string(),
+            deaths_max.to_string(),
+        ];
+        let reply = self
+            .run(
+                &script::LEASE,
+                &[&k.claims, &k.leased, &k.retry, &k.attempts, &k.dead],
+                &args,
+            )
+            .await?;
+        let Value::Array(items) = &reply else {
+            return Err(script::LEASE.misread(&reply));
+        };
+        parse_lease(items).ok_or_else(|| script::LEASE.misread(&reply))
+    }
+
+    /// Removes claims whose credit has committed.
+    pub async fn ack(&self, claims: &[Claim]) -> Result<u64, StoreError> {
+        let k = &self.keys;
+        let mut removed = 0;
+        for part in claims.chunks(LEASE_BATCH_MAX) {
+            let args: Vec<String> = part.iter().map(Claim::to_string).collect();
+            removed += self
+                .run_count(
+                    &script::ACK,
+                    &[&k.leased, &k.retry, &k.attempts, &k.dead],
+                    &args,
+                )
+                .await?;
+        }
+        Ok(removed as u64)
+    }
+
+    /// Puts claims of a lease into the delay queue, each with its due time (ms since 1970) and the error. `attempted` is false when the
+    /// balance system was away: then no attempt is counted. Returns how many were still the lease's.
+    pub async fn retry(
+        &self,
+        deadline_ms: i64,
+        attempted: bool,
+        claims: &[(Claim, i64, String)],
+    ) -> Result<u64, StoreError> {
+        let k = &self.keys;
+        let mut moved = 0;
+        for part in claims.chunks(300) {
+            let mut args = vec![deadline_ms.to_string(), u8::from(attempted).to_string()];
+            for (claim, due_ms, error) in part {
+                args.extend([claim.to_string(), due_ms.to_string(), one_line(error)]);
+            }
+            moved += self
+                .run_count(&script::RETRY, &[&k.leased, &k.retry, &k.attempts], &args)
+                .await?;
+        }
+        Ok(moved as u64)
+    }
+
+    /// Moves claims of a lease to the dead letters, each with its reason. Returns how many were still the lease's.
+    pub async fn bury(
+        &self,
+        deadline_ms: i64,
+        now_ms: Option<i64>,
+        claims: &[(Claim, String)],
+    ) -> Result<u64, StoreError> {
+        let k = &self.keys;
+        let mut buried = 0;
+        for part in claims.chunks(LEASE_BATCH_MAX) {
+            let mut args = vec![deadline_ms.to_string(), or_node_clock(now_ms)];
+            for (claim, reason) in part {
+                args.extend([claim.to_string(), one_line(reason)]);
+            }
+            buried += self
+                .run_count(&script::BURY, &[&k.leased, &k.attempts, &k.dead], &args)
+                .await?;
+        }
+        Ok(buried as u64)
+    }
+
+    pub async fn census(&self) -> Result<Census, StoreError> {
+        let k = &self.keys;
+        let count = |verb: &'static str, key: &str| {
+            let mut cmd = redis::cmd(verb);
+            cmd.arg(key);
+            async move {
+                match self.link.call(&cmd).await? {
+                    Value::Int(count) => Ok(count as u64),
+                    reply => Err(StoreError::Reply {
+                        verb,
+                        reply: format!("{reply:?}"),
+                    }),
+                }
+            }
+        };
+        let (pool, winners, claims_waiting, leased, retrying, dead) = futures_util::try_join!(
+            count("LLEN", &k.pool),
+            count("HLEN", &k.winners),
+            count("LLEN", &k.claims),
+            count("ZCARD", &k.leased),
+            count("ZCARD", &k.retry),
+            count("HLEN", &k.dead),
+        )?;
+        Ok(Census {
+            pool,
+            winners,
+            claims_waiting,
+            leased,
+            retrying,
+            dead,
+        })
+    }
+
+    /// Packets of the pool from `start`, at most `most`: an element that cannot be read is returned as its text.
+    pub async fn pool_page(
+        &self,
+        start: u64,
+        most: u64,
+    ) -> Result<Vec<Result<Packet, String>>, StoreError> {
+        let mut cmd = redis::cmd("LRANGE");
+        cmd.arg(&self.keys.pool).arg(start).arg(start + most - 1);
+        parsed_items(&self.link.call(&cmd).await?)
+    }
+
+    /// Claims waiting, from `start` (0 is the newest), at most `most`.
+    pub async fn claims_page(
+        &self,
+        start: u64,
+        most: u64,
+    ) -> Result<Vec<Result<Claim, String>>, StoreError> {
+        let mut cmd = redis::cmd("LRANGE");
+        cmd.arg(&self.keys.claims).arg(start).arg(start + most - 1);
+        parsed_items(&self.link.call(&cmd).await?)
+    }
+
+    /// Claims leased or in the delay queue, by rank, at most `most`.
+    pub async fn held_page(
+        &self,
+        leased: bool,
+        start: u64,
+        most: u64,
+    ) -> Result<Vec<Result<Claim, String>>, StoreError> {
+        let mut cmd = redis::cmd("ZRANGE");
+        cmd.arg(if leased {
+            &self.keys.leased
+        } else {
+            &self.keys.retry
+        })
+        .arg(start)
+        .arg(start + most - 1);
+        parsed_items(&self.link.call(&cmd).await?)
+    }
+
+    /// One step of a walk over the winners; start with cursor 0, end when it is 0 again. May repeat a winner.
+    pub async fn winners_scan(
+        &self,
+        cursor: u64,
+    ) -> Result<(u64, Vec<(UserId, Packet)>), StoreError> {
+        let (cursor, fields) = self.hscan(&self.keys.winners, cursor).await?;
+        let winners = fields
+            .iter()
+            .filter_map(|(user, packet)| Some((UserId::new(user).ok()?, packet.parse().ok()?)));
+        Ok((cursor, winners.collect()))
+    }
+
+    /// One step of a walk over the dead letters, like [`Bucket::winners_scan`].
+    pub async fn dead_scan(&self, cursor: u64) -> Result<(u64, Vec<DeadLetter>), StoreError> {
+        let (cursor, fields) = self.hscan(&self.keys.dead, cursor).await?;
+        Ok((
+            cursor,
+            fields
+                .iter()
+                .filter_map(|(_, letter)| parse_letter(letter))
+                .collect(),
+        ))
+    }
+
+    async fn hscan(
+        &self,
+        key: &str,
+        cursor: u64,
+    ) -> Result<(u64, Vec<(String, String)>), StoreError> {
+        let mut cmd = redis::cmd("HSCAN");
+        cmd.arg(key).arg(cursor).arg("COUNT").arg(1_000);
+        let reply = self.link.call(&cmd).await?;
+        redis::from_redis_value(reply).map_err(|error| StoreError::Reply {
+            verb: "HSCAN",
+            reply: error.to_string(),
+        })
+    }
+
+    /// Lets every key of the bucket expire.
+    pub async fn expire(&self, after_ms: u64) -> Result<(), StoreError> {
+        for key in self.keys.all() {
+            self.link
+                .call(redis::cmd("PEXPIRE").arg(key).arg(after_ms))
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+/// A reply that is text.
+pub(super) fn text(reply: &Value) -> Option<&str> {
+    match reply {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn parse_lease(items: &[Value]) -> Option<Lease> {
+    let [deadline, Value::Int(buried), claims @ ..] = items else {
+        return None;
+    };
+    let mut lease = Lease {
+        deadline_ms: text(deadline)?.parse().ok()?,
+        claims: vec![],
+        buried: *buried as u64,
+    };
+    for pair in claims.chunks(2) {
+        let [claim, Value::Int(attempts)] = pair else {
+            return None;
+        };
+        lease.claims.push(LeasedClaim {
+            claim: text(claim)?.parse().ok()?,
+            attempts: *attempts as u32,
+        });
+    }
+    Some(lease)
+}
+
+fn parse_letter(letter: &str) -> Option<DeadLetter> {
+    let mut parts = letter.splitn(4, '\t');
+    Some(DeadLetter {
+        at_ms: parts.next()?.parse().ok()?,
+        attempts: parts.next()?.parse().ok()?,
+        claim: parts.next()?.parse().ok()?,
+        reason: parts.next()?.to_owned(),
+    })
+}
+
+fn parsed_items<T: std::str::FromStr>(reply: &Value) -> Result<Vec<Result<T, String>>, StoreError> {
+    let Value::Array(items) = reply else {
+        return Err(StoreError::Reply {
+            verb: "LRANGE",
+            reply: format!("{reply:?}"),
+        });
+    };
+    let parse = |item: &Value| {
+        let text = text(item).unwrap_or("(not text)");
+        text.parse().map_err(|_| text.to_owned())
+    };
+    Ok(items.iter().map(parse).collect())
+}

@@ -1,0 +1,168 @@
+//! The rain directory: snapshots of rains, published by the steward, read by the gateways.
+
+use futures_util::StreamExt;
+use redis::Value;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::bucket::text;
+use super::link::Address;
+use super::{Store, StoreError, keys, script};
+use crate::rain::{Durability, Rain, RainId, State, Window};
+
+/// What a gateway needs to know of a rain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub rain: RainId,
+    pub version: i64,
+    pub room: String,
+    pub title: String,
+    pub state: State,
+    pub opens_at_ms: Option<i64>,
+    pub duration_ms: i64,
+    pub salts: Vec<u32>,
+    pub durability: Durability,
+    /// Every bucket was found empty at one moment, with no transfer under way: nothing can be won until the version changes.
+    pub sold_out: bool,
+}
+
+impl Snapshot {
+    pub fn of(rain: &Rain) -> Snapshot {
+        Snapshot {
+            rain: rain.id,
+            version: rain.version,
+            room: rain.room.clone(),
+            title: rain.title.clone(),
+            state: rain.state,
+            opens_at_ms: rain.window.opens_at_ms,
+            duration_ms: rain.window.duration_ms,
+            salts: rain.salts.clone(),
+            durability: rain.durability,
+            sold_out: rain.sold_out,
+        }
+    }
+
+    pub fn window(&self) -> Window {
+        Window {
+            opens_at_ms: self.opens_at_ms,
+            duration_ms: self.duration_ms,
+        }
+    }
+}
+
+impl Store {
+    /// Publishes a snapshot unless a newer one is there. Repeating it changes nothing.
+    pub async fn publish(&self, snapshot: &Snapshot) -> Result<(), StoreError> {
+        let key = keys::rain(snapshot.rain);
+        let json = serde_json::to_string(snapshot).expect("a snapshot is plain data");
+        let mut call = script::PUBLISH.call(&[&key]);
+        call.arg(snapshot.version)
+            .arg(json)
+            .arg(keys::RAIN_CHANNEL)
+            .arg(snapshot.rain.get());
+        // The list first: a rain that is listed without a snapshot is skipped, one that is not listed is never seen.
+        let list = self.link_of(keys::RAINS);
+        list.call(
+            redis::cmd("ZADD")
+                .arg(keys::RAINS)
+                .arg("NX")
+                .arg(snapshot.rain.get())
+                .arg(snapshot.rain.get()),
+        )
+        .await?;
+        script::PUBLISH.run(self.link_of(&key), &call).await?;
+        Ok(())
+    }
+
+    /// Takes a rain off the list and lets its snapshot expire.
+    pub async fn unlist(&self, rain: RainId, after_ms: u64) -> Result<(), StoreError> {
+        self.link_of(keys::RAINS)
+            .call(redis::cmd("ZREM").arg(keys::RAINS).arg(rain.get()))
+            .await?;
+        let key = keys::rain(rain);
+        self.link_of(&key)
+            .call(redis::cmd("PEXPIRE").arg(&key).arg(after_ms))
+            .await?;
+        Ok(())
+    }
+
+    /// The published snapshot; `None` if there is none.
+    pub async fn snapshot(&self, rain: RainId) -> Result<Option<Snapshot>, StoreError> {
+        let key = keys::rain(rain);
+        let reply = self
+            .link_of(&key)
+            .call(redis::cmd("HGET").arg(&key).arg("snapshot"))
+            .await?;
+        let Some(json) = text(&reply) else {
+            return Ok(None);
+        };
+        let snapshot = serde_json::from_str(json);
+        snapshot.map(Some).map_err(|error| StoreError::Reply {
+            verb: "HGET",
+            reply: format!("{key}: {error}"),
+        })
+    }
+
+    /// Ids and versions of all listed rains: what a gateway that missed a message compares itself with.
+    pub async fn listed(&self) -> Result<Vec<RainId>, StoreError> {
+        let reply = self
+            .link_of(keys::RAINS)
+            .call(redis::cmd("ZRANGE").arg(keys::RAINS).arg(0).arg(-1))
+            .await?;
+        let Value::Array(items) = &reply else {
+            return Err(StoreError::Reply {
+                verb: "ZRANGE",
+                reply: format!("{reply:?}"),
+            });
+        };
+        Ok(items
+            .iter()
+            .filter_map(|item| text(item)?.parse().ok())
+            .collect())
+    }
+}
+
+/// Changes that wait to be read: a reader that falls behind finds them all at its next refresh.
+const CHANGES_MAX: usize = 1_024;
+
+impl Store {
+    /// Ids of rains whose snapshot has changed, until `stop`. Messages may be lost while a node is away: [`Store::listed`] finds what was missed.
+    pub fn watch_rains(&self, stop: CancellationToken) -> mpsc::Receiver<RainId> {
+        let (send, changes) = mpsc::channel(CHANGES_MAX);
+        for link in self.links() {
+            let (address, send, stop) = (link.address.clone(), send.clone(), stop.clone());
+            tokio::spawn(async move {
+                let watch = async {
+                    loop {
+                        if let Err(error) = watch_node(&address, &send).await {
+                            tracing::debug!(node = %address.name, %error, "changes of rains are not heard from here now");
+                        }
+                        tokio::time::sleep(address.probe_interval()).await;
+                    }
+                };
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = watch => {}
+                }
+            });
+        }
+        changes
+    }
+}
+
+async fn watch_node(
+    address: &Address,
+    changes: &mpsc::Sender<RainId>,
+) -> Result<(), redis::RedisError> {
+    let mut listener = address.subscribe(keys::RAIN_CHANNEL).await?;
+    let mut messages = listener.on_message();
+    while let Some(message) = messages.next().await {
+        if let Ok(rain) = message.get_payload::<u32>()
+            && let Ok(rain) = RainId::new(rain)
+        {
+            let _ = changes.try_send(rain);
+        }
+    }
+    Ok(())
+}

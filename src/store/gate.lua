@@ -1,0 +1,28 @@
+#!lua
+-- gate: sets the state and the window of a bucket that is fully loaded and not closed.
+--
+-- KEYS[1] hb:{<tag>}:gate  HASH
+-- ARGV[1] chunks           how many chunks a fully loaded bucket has
+-- ARGV[2] state            ready or paused
+-- ARGV[3] opens_at_ms      ms since 1970, or empty: an operator will open it
+-- ARGV[4] closes_at_ms     ms since 1970, or empty
+-- ARGV[5] version          of the rain's record; what an older version says changes nothing
+--
+-- Returns ok, stale, closed or loading; all but ok have changed nothing.
+-- Cost    O(1). Writes only below the marked line; an error above it changes nothing.
+
+local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version')
+if gate[1] == 'closed' then
+  return 'closed'
+end
+if gate[2] ~= ARGV[1] then
+  return 'loading'
+end
+if tonumber(gate[3] or '0') > tonumber(ARGV[5]) then
+  return 'stale'
+end
+
+-- From here on it must succeed.
+redis.call('HSET', KEYS[1], 'state', ARGV[2], 'opens_at_ms', ARGV[3], 'closes_at_ms', ARGV[4],
+  'version', ARGV[5])
+return 'ok'

@@ -1,0 +1,78 @@
+#!lua
+-- grab: gives each user of one bucket a packet, or tells which packet the user already has.
+--
+-- KEYS[1] hb:{<tag>}:gate     HASH  state, opens_at_ms, closes_at_ms, epoch
+-- KEYS[2] hb:{<tag>}:pool     LIST  packet_id:cents, taken from the right
+-- KEYS[3] hb:{<tag>}:winners  HASH  user -> packet_id:cents
+-- KEYS[4] hb:{<tag>}:claims   LIST  packet_id:cents:user, pushed on the left
+-- ARGV    users               text, 1 to 256 of them; a user who stands twice still gets one packet
+--
+-- Returns one string: the gate and its epoch, then one entry per user in ARGV's order, separated by blanks.
+--   gate   U not loaded, L loading, N not open yet, O open, P paused, C closed
+--   entry  W<packet_id:cents> won now, A<packet_id:cents> won before, - nothing
+-- A user who won before is answered so whatever the gate says: the repeat of a lost reply must find its packet.
+-- Cost    O(users). Writes only below the marked line; an error above it changes nothing.
+
+local gate = redis.call('HMGET', KEYS[1], 'state', 'opens_at_ms', 'closes_at_ms', 'epoch')
+local before = redis.call('HMGET', KEYS[3], unpack(ARGV))
+redis.call('LLEN', KEYS[4]) -- an error here, not between two writes, if it is no list
+
+local letter = 'U'
+if gate[1] == 'ready' then
+  -- Plain numbers are enough: ms since 1970 stay below 2^53.
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  if not tonumber(gate[2]) or now < tonumber(gate[2]) then
+    letter = 'N'
+  elseif now >= tonumber(gate[3]) then
+    letter = 'C'
+  else
+    letter = 'O'
+  end
+elseif gate[1] == 'loading' then
+  letter = 'L'
+elseif gate[1] == 'paused' then
+  letter = 'P'
+elseif gate[1] == 'closed' then
+  letter = 'C'
+end
+
+local reply = { letter .. (gate[4] or '0') }
+local fresh, place = {}, {}
+for i, user in ipairs(ARGV) do
+  if before[i] then
+    reply[i + 1] = 'A' .. before[i]
+  else
+    reply[i + 1] = '-'
+    if letter == 'O' and not place[user] then
+      fresh[#fresh + 1] = user
+      place[user] = i
+    end
+  end
+end
+if #fresh == 0 or redis.call('LLEN', KEYS[2]) == 0 then
+  return table.concat(reply, ' ')
+end
+
+-- From here on it must succeed.
+local packets = redis.call('RPOP', KEYS[2], #fresh)
+local winners, claims = {}, {}
+for n, packet in ipairs(packets) do
+  local user = fresh[n]
+  winners[2 * n - 1] = user
+  winners[2 * n] = packet
+  claims[n] = packet .. ':' .. user
+  reply[place[user] + 1] = 'W' .. packet
+end
+redis.call('HSET', KEYS[3], unpack(winners))
+redis.call('LPUSH', KEYS[4], unpack(claims))
+if #fresh < #ARGV then
+  -- The second entry of a user who stands twice tells the same packet.
+  for i, user in ipairs(ARGV) do
+    local first = place[user]
+    if first and first ~= i then
+      reply[i + 1] = string.gsub(reply[first + 1], '^W', 'A')
+    end
+  end
+end
+return table.concat(reply, ' ')

@@ -1,0 +1,102 @@
+//! A batch of grabs in one bucket: the call and the reading of its answer. No I/O.
+
+use redis::Cmd;
+
+use super::keys::BucketKeys;
+use super::script;
+use crate::rain::Packet;
+
+/// What the gate said to those who have no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// The bucket is not there: its node lost it, or it has not been loaded.
+    Missing,
+    Loading,
+    NotOpen,
+    Open,
+    Paused,
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grabbed {
+    Won(Packet),
+    AlreadyWon(Packet),
+    Nothing,
+}
+
+/// The answer to a batch, one entry per user in their order.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    pub gate: Gate,
+    /// Changes when packets come into the bucket from outside; what was empty may be empty no more.
+    pub epoch: u64,
+    entries: std::str::SplitAsciiWhitespace<'a>,
+}
+
+pub fn call<'u>(keys: &BucketKeys, users: impl Iterator<Item = &'u str>) -> Cmd {
+    let mut cmd = script::GRAB.call(&[&keys.gate, &keys.pool, &keys.winners, &keys.claims]);
+    for user in users {
+        cmd.arg(user);
+    }
+    cmd
+}
+
+impl<'a> Answer<'a> {
+    pub fn read(reply: &'a str) -> Option<Answer<'a>> {
+        let mut entries = reply.split_ascii_whitespace();
+        let head = entries.next()?;
+        let gate = match head.as_bytes().first()? {
+            b'U' => Gate::Missing,
+            b'L' => Gate::Loading,
+            b'N' => Gate::NotOpen,
+            b'O' => Gate::Open,
+            b'P' => Gate::Paused,
+            b'C' => Gate::Closed,
+            _ => return None,
+        };
+        Some(Answer {
+            gate,
+            epoch: head[1..].parse().ok()?,
+            entries,
+        })
+    }
+}
+
+/// `None` is an entry that cannot be read.
+impl Iterator for Answer<'_> {
+    type Item = Option<Grabbed>;
+
+    fn next(&mut self) -> Option<Option<Grabbed>> {
+        let entry = self.entries.next()?;
+        Some(match entry.as_bytes()[0] {
+            b'W' => entry[1..].parse().ok().map(Grabbed::Won),
+            b'A' => entry[1..].parse().ok().map(Grabbed::AlreadyWon),
+            b'-' => Some(Grabbed::Nothing),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rain::Cents;
+
+    #[test]
+    fn an_answer_is_read_entry_by_entry() {
+        let answer = Answer::read("O3 W30064771113:888 - A30064771114:1 x").unwrap();
+        assert_eq!((answer.gate, answer.epoch), (Gate::Open, 3));
+        let entries: Vec<_> = answer.collect();
+        let packet = Packet {
+            id: "30064771113".parse().unwrap(),
+            cents: Cents(888),
+        };
+        assert_eq!(entries[0], Some(Grabbed::Won(packet)));
+        assert_eq!(entries[1], Some(Grabbed::Nothing));
+        assert!(matches!(entries[2], Some(Grabbed::AlreadyWon(_))));
+        assert_eq!(entries[3], None);
+        assert!(Answer::read("").is_none());
+        assert!(Answer::read("?1 -").is_none());
+    }
+}

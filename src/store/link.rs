@@ -1,0 +1,218 @@
+//! One connection to one node, made again when it breaks. Nothing is ever sent twice here: whoever repeats a call knows that it may.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError,
+    ServerErrorKind, Value,
+};
+
+use super::StoreError;
+use crate::config;
+
+/// How to reach a node.
+#[derive(Clone, Debug)]
+pub struct Address {
+    /// For people: never with a password.
+    pub name: String,
+    client: Client,
+    timeouts: config::Store,
+}
+
+impl Address {
+    pub fn new(url: &str, settings: &config::Store) -> Result<Address, StoreError> {
+        let invalid = |error: RedisError| StoreError::Address {
+            url: without_password(url),
+            problem: error.to_string(),
+        };
+        let info: ConnectionInfo = url.into_connection_info().map_err(invalid)?;
+        // RESP3 tells an idle connection that it was closed, instead of leaving the next call to find out.
+        let redis = info
+            .redis_settings()
+            .clone()
+            .set_protocol(redis::ProtocolVersion::RESP3)
+            .set_skip_set_lib_name();
+        let tcp = redis::io::tcp::TcpSettings::default()
+            .set_nodelay(true)
+            .set_keepalive(
+                redis::io::tcp::socket2::TcpKeepalive::new()
+                    .with_time(std::time::Duration::from_secs(10)),
+            );
+        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
+        let name = info.addr().to_string();
+        let client = Client::open(info).map_err(invalid)?;
+        Ok(Address {
+            name,
+            client,
+            timeouts: settings.clone(),
+        })
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeouts.connect_timeout))
+            .set_response_timeout(Some(self.timeouts.call_timeout));
+        self.client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+    }
+
+    pub fn probe_interval(&self) -> std::time::Duration {
+        self.timeouts.probe_interval
+    }
+
+    /// A connection of its own that listens to one channel.
+    pub async fn subscribe(&self, channel: &str) -> Result<redis::aio::PubSub, RedisError> {
+        let connect = self.client.get_async_pubsub();
+        let mut listener = match tokio::time::timeout(self.timeouts.connect_timeout, connect).await
+        {
+            Ok(connected) => connected?,
+            Err(_) => return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        };
+        listener.subscribe(channel).await?;
+        Ok(listener)
+    }
+}
+
+fn without_password(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+/// A connection that is made on first use, dropped after an error or time-out, and made again. While a node is down at most one attempt
+/// each probe interval reaches it; all other calls fail at once.
+pub struct Link {
+    pub address: Address,
+    state: Mutex<State>,
+    /// Held while connecting, so that a hundred callers make one connection.
+    connecting: tokio::sync::Mutex<()>,
+    generation: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<(u64, MultiplexedConnection)>,
+    /// When the last attempt to connect failed, and why.
+    failed: Option<(Instant, String)>,
+}
+
+impl Link {
+    pub fn new(address: Address) -> Link {
+        Link {
+            address,
+            state: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// Sends one command. `Refused` means that the node answered with an error; `Down` that it was never sent; `Unknown` that it may or
+    /// may not have run.
+    pub async fn call(&self, cmd: &Cmd) -> Result<Value, StoreError> {
+        let (generation, mut connection) = self.connection().await?;
+        match connection.send_packed_command(cmd).await {
+            // The crate hands a node's refusal on as a value.
+            Ok(Value::ServerError(error)) => Err(self.failed(generation, error.into())),
+            Ok(value) => Ok(value),
+            Err(error) => Err(self.failed(generation, error)),
+        }
+    }
+
+    /// Whether the last thing that happened here was a success or nothing at all.
+    pub fn is_up(&self) -> bool {
+        self.state
+            .lock()
+            .expect("no panic under this lock")
+            .failed
+            .is_none()
+    }
+
+    async fn connection(&self) -> Result<(u64, MultiplexedConnection), StoreError> {
+        if let Some(ready) = self.ready()? {
+            return Ok(ready);
+        }
+        let _only_one = self.connecting.lock().await;
+        if let Some(ready) = self.ready()? {
+            return Ok(ready);
+        }
+        let connected = self.address.connect().await;
+        let mut state = self.state.lock().expect("no panic under this lock");
+        match connected {
+            Ok(connection) => {
+                let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+                state.failed = None;
+                state.connection = Some((generation, connection.clone()));
+                Ok((generation, connection))
+            }
+            Err(error) => {
+                let cause = error.to_string();
+                if state.failed.is_none() {
+                    tracing::warn!(node = %self.address.name, %cause, "node is down");
+                }
+                state.failed = Some((Instant::now(), cause.clone()));
+                Err(StoreError::Down {
+                    node: self.address.name.clone(),
+                    cause,
+                })
+            }
+        }
+    }
+
+    /// The connection if there is one; an error while it is too early to try again.
+    fn ready(&self) -> Result<Option<(u64, MultiplexedConnection)>, StoreError> {
+        let state = self.state.lock().expect("no panic under this lock");
+        if let Some(ready) = &state.connection {
+            return Ok(Some(ready.clone()));
+        }
+        match &state.failed {
+            Some((at, cause)) if at.elapsed() < self.address.timeouts.probe_interval => {
+                Err(StoreError::Down {
+                    node: self.address.name.clone(),
+                    cause: cause.clone(),
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn failed(&self, generation: u64, error: RedisError) -> StoreError {
+        let node = self.address.name.clone();
+        match error.kind() {
+            ErrorKind::Server(kind) => {
+                let code = error.code().unwrap_or("ERR").to_owned();
+                if kind == ServerErrorKind::ReadOnly {
+                    // After a failover the old connection stays with the old primary.
+                    self.drop_connection(generation, "read-only");
+                }
+                StoreError::Refused {
+                    node,
+                    code,
+                    detail: error.detail().unwrap_or_default().to_owned(),
+                }
+            }
+            _ => {
+                let cause = error.to_string();
+                self.drop_connection(generation, &cause);
+                StoreError::Unknown { node, cause }
+            }
+        }
+    }
+
+    /// A time-out leaves replies on their way that nobody waits for: the connection is not used again.
+    fn drop_connection(&self, generation: u64, cause: &str) {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        if state
+            .connection
+            .as_ref()
+            .is_some_and(|(current, _)| *current == generation)
+        {
+            tracing::warn!(node = %self.address.name, cause, "connection given up");
+            state.connection = None;
+        }
+    }
+}

@@ -1,0 +1,35 @@
+#!lua
+-- load: appends one chunk of the allocation to a bucket's pool, if and only if all chunks before it are there.
+--
+-- KEYS[1] hb:{<tag>}:gate  HASH  made here in state loading, with chunks = 0 and epoch = 1
+-- KEYS[2] hb:{<tag>}:pool  LIST  packet_id:cents, appended on the left
+-- ARGV[1] chunk            number of this chunk, from 0
+-- ARGV[2..] packets        packet_id:cents, 0 to 1000 of them (a chunk may hold none of this bucket's packets)
+--
+-- Returns the number of chunks loaded after the call, or -1 when the gate is closed. A chunk that is there already changes nothing, and
+-- neither does one that comes too early.
+-- Cost    O(packets). Writes only below the marked line; an error above it changes nothing.
+
+local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks')
+redis.call('LLEN', KEYS[2])
+if gate[1] == 'closed' then
+  return -1
+end
+local loaded = tonumber(gate[2] or '0')
+if loaded ~= tonumber(ARGV[1]) then
+  return loaded
+end
+local packets = {}
+for i = 2, #ARGV do
+  packets[i - 1] = ARGV[i]
+end
+
+-- From here on it must succeed.
+if not gate[1] then
+  redis.call('HSET', KEYS[1], 'state', 'loading', 'epoch', 1)
+end
+redis.call('HSET', KEYS[1], 'chunks', loaded + 1)
+if #packets > 0 then
+  redis.call('LPUSH', KEYS[2], unpack(packets))
+end
+return loaded + 1

@@ -1,0 +1,2 @@
+/// A private PostgreSQL for the test process.
+pub mod postgres;

@@ -1,0 +1,138 @@
+//! A private PostgreSQL for the test process: one server, a database for each test that asks for one.
+//!
+//! The server belongs to a small shell that waits on a pipe from this process. However this process ends (also by `kill -9`), the
+//! kernel closes the pipe, and the shell stops the server and removes its folder. (PR_SET_PDEATHSIG would not do: it fires when the
+//! *thread* ends that started the child, and a test's thread ends long before the others need the server no more.)
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Runs as root when the tests do, and so may remove what the server's user owns. Ctrl-C reaches the whole group: the shell must
+/// outlive it, to clean up. `$1` command, `$2` folder. The server reports on stderr, which is where we learn that it is ready.
+const KEEPER: &str = r#"
+    trap '' INT TERM HUP
+    eval "$1" </dev/null &
+    server=$!
+    cat >/dev/null
+    kill -QUIT $server 2>/dev/null
+    wait $server
+    rm -rf "$2"
+"#;
+
+struct Server {
+    folder: PathBuf,
+    databases: AtomicU32,
+    /// Held open for as long as this process lives.
+    _keeper: ChildStdin,
+}
+
+static SERVER: OnceLock<Server> = OnceLock::new();
+
+/// The URL of a new, empty database.
+pub async fn database() -> String {
+    // Starting takes two seconds, in which other tests of this thread's runtime have nothing to do.
+    let server = SERVER.get_or_init(start);
+    let name = format!("test_{}", server.databases.fetch_add(1, Ordering::Relaxed));
+    let socket = server.folder.to_str().unwrap().replace('/', "%2F");
+    let url = |database: &str| format!("postgres://postgres@{socket}/{database}");
+
+    use sqlx::{Connection, Executor};
+    let mut admin = sqlx::PgConnection::connect(&url("postgres")).await.unwrap();
+    let create = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
+    admin.execute(create).await.unwrap();
+    admin.close().await.unwrap();
+    url(&name)
+}
+
+fn start() -> Server {
+    let bin = binaries();
+    // The socket's path has to fit into 107 bytes, which a long TMPDIR would exceed.
+    let folder = PathBuf::from(format!("/tmp/hongbao-pg-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+    let become_user = server_user(&folder);
+
+    let data = folder.join("data");
+    let initdb = format!(
+        "{become_user} {}/initdb -D {} -U postgres -A trust -E UTF8 --locale=C --no-sync",
+        bin.display(),
+        data.display()
+    );
+    let made = Command::new("sh").args(["-c", &initdb]).output().unwrap();
+    assert!(
+        made.status.success(),
+        "initdb: {}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+
+    let server = format!(
+        "exec {become_user} {}/postgres -D {} -k {} -c listen_addresses= -c max_connections=200 -c fsync=on",
+        bin.display(),
+        data.display(),
+        folder.display()
+    );
+    let mut keeper = Command::new("sh")
+        .args(["-c", KEEPER, "keeper", &server, folder.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let server = Server {
+        folder,
+        databases: AtomicU32::new(0),
+        _keeper: keeper.stdin.take().unwrap(),
+    };
+    let mut log = BufReader::new(keeper.stderr.take().unwrap());
+    let mut seen = String::new();
+    while !seen.contains("ready to accept connections") {
+        let read = log.read_line(&mut seen).unwrap();
+        assert!(read > 0, "postgres ended before it was ready:\n{seen}");
+    }
+    // The rest of the log must be read, or the server would block on a full pipe.
+    std::thread::spawn(move || {
+        std::io::copy(&mut log, &mut std::io::sink()).ok();
+        keeper.wait()
+    });
+    server
+}
+
+/// Debian keeps each version's programs in a folder of its own; the newest will do.
+fn binaries() -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let newest = versions
+        .map(|version| version.path().join("bin"))
+        .filter(|bin| bin.join("initdb").exists())
+        .max();
+    newest
+        .expect("these tests need PostgreSQL under /usr/lib/postgresql: apt-get install postgresql")
+}
+
+/// PostgreSQL refuses to run as root. Returns the words to put before a command.
+fn server_user(folder: &Path) -> String {
+    let id = |args: &[&str]| {
+        let out = Command::new("id").args(args).output().unwrap();
+        String::from_utf8(out.stdout)
+            .unwrap()
+            .trim()
+            .parse::<u32>()
+            .ok()
+    };
+    if id(&["-u"]) != Some(0) {
+        return String::new();
+    }
+    let (user, group) = match (id(&["-u", "postgres"]), id(&["-g", "postgres"])) {
+        (Some(user), Some(group)) => (user, group),
+        _ => (65_534, 65_534), // nobody
+    };
+    chown(folder, Some(user), Some(group)).unwrap();
+    format!("setpriv --reuid={user} --regid={group} --clear-groups --")
+}
