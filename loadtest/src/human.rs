@@ -33,6 +33,8 @@ pub struct Temper {
 pub struct Human {
     /// From seeing the rain to the first tap.
     pub reaction: Duration,
+    /// 0 to 1: how late this person is where others hurry.
+    pub slowness: f64,
     /// Taps this long after the countdown began, before the opening.
     pub eager_after: Option<Duration>,
     /// Loses the connection with the first tap on its way.
@@ -63,6 +65,7 @@ impl Human {
         Human {
             reaction: reaction.max(Duration::from_secs_f64(REACTION_MIN_MS / 1_000.0)),
             eager_after: eager.then(|| temper.countdown.mul_f64(unit(&mut random) * 0.9)),
+            slowness: unit(&mut random),
             reconnects,
             doubts_after: doubts.then(|| between(DOUBT_MS, random.next_u64())),
             random: random.next_u64(),

@@ -62,7 +62,7 @@ impl Report {
         let mut out = String::new();
         self.write_figures(&mut out, paint);
         self.write_checks(&mut out, paint);
-        self.write_verdict(&mut out, paint);
+        self.write_verdict(&mut out);
         out
     }
 
@@ -91,6 +91,10 @@ impl Report {
         }
         row("outcomes", outcomes.join("   "));
         row("latency", spread(self.latency_ms, paint));
+        row(
+            "opening",
+            format!("seen after {}", spread(self.opening_lag_ms, paint)),
+        );
         row("settle lag", spread(self.settle_lag_ms, paint));
         row(
             "ledger",
@@ -122,7 +126,7 @@ impl Report {
         }
     }
 
-    fn write_verdict(&self, out: &mut String, paint: Paint) {
+    fn write_verdict(&self, out: &mut String) {
         let differences = &self.audit.differences;
         if !differences.is_empty() {
             let _ = writeln!(out, "  differences");
@@ -134,7 +138,6 @@ impl Report {
             let _ = writeln!(out, "    and {} more", more + 1);
         }
         // Exactly these words, without colour: programs read this line.
-        let _ = paint;
         out.push_str(match self.audit.balanced {
             true => "audit: balanced\n",
             false => "audit: UNBALANCED\n",
@@ -185,4 +188,116 @@ fn spread(spread: Spread, paint: Paint) -> String {
     };
     let (p50, p99, max) = (ms(spread.p50), ms(spread.p99), ms(spread.max));
     format!("p50 {p50}   p99 {p99}   max {max}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(balanced: bool) -> Report {
+        let difference = Difference {
+            kind: "packet_missing".into(),
+            packet_id: "30064771113".parse().ok(),
+            user: Some("anna".into()),
+            cents: Some(Cents(888)),
+            detail: "in no place".into(),
+        };
+        let rain_id = RainId::new(7).unwrap();
+        let spread = Spread {
+            p50: 0.9,
+            p99: 41.26,
+            max: 1_300.0,
+        };
+        Report {
+            heading: "test".into(),
+            seed: 5,
+            rain_id,
+            rule: "even".into(),
+            packets: 3_000,
+            buckets: Some(3),
+            sessions: 5_000,
+            reconnects: 9,
+            grabs: 8_131,
+            outcomes: vec![("WON".into(), 3_000), ("MISSED".into(), 5_131)],
+            unanswered: 0,
+            latency_ms: spread,
+            settle_lag_ms: spread,
+            opening_lag_ms: spread,
+            grabs_per_second: 1_310.6,
+            grabs_per_second_peak: 4_120,
+            grabbing_seconds: 6.2,
+            funded_cents: Cents(1_000_000),
+            credited_cents: Cents(1_000_000),
+            credited_count: 3_000,
+            refunded_cents: Cents(0),
+            largest_cents: Some(Cents(888)),
+            audit: Audit {
+                rain_id,
+                balanced,
+                in_motion: 0,
+                funded_cents: Cents(1_000_000),
+                pool_cents: Cents(0),
+                claims_cents: Cents(0),
+                credited_cents: Cents(1_000_000),
+                credited_count: 3_000,
+                refunded_cents: Cents(0),
+                differences: if balanced { vec![] } else { vec![difference] },
+            },
+            checks: vec![Check {
+                name: "the audit is balanced",
+                ok: balanced,
+                detail: if balanced { "" } else { "differences: 1" }.into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn the_summary_is_this_text() {
+        let wanted = "  grabs       8,131 in 6.2 s: 1,311 a second, 4,120 in the busiest
+  outcomes    WON 3,000   MISSED 5,131
+  latency     p50 0.90 ms   p99 41.3 ms   max 1.30 s
+  opening     seen after p50 0.90 ms   p99 41.3 ms   max 1.30 s
+  settle lag  p50 0.90 ms   p99 41.3 ms   max 1.30 s
+  ledger      funded 10,000.00 = credited 10,000.00 (3,000 packets) + refunded 0.00
+  largest     8.88 in one packet
+  checks      all 1 hold
+audit: balanced
+";
+        assert_eq!(report(true).summary(Paint::PLAIN), wanted);
+        assert!(report(true).is_good());
+    }
+
+    #[test]
+    fn differences_and_failed_checks_are_named_before_the_verdict() {
+        let text = report(false).summary(Paint::PLAIN);
+        let end = "  checks      1 of 1 failed
+  ✗ the audit is balanced: differences: 1
+  differences
+    packet_missing  packet 30064771113  user anna  8.88  in no place
+audit: UNBALANCED
+";
+        assert!(text.ends_with(end), "{text}");
+        assert!(!report(false).is_good());
+    }
+
+    #[test]
+    fn the_json_has_the_promised_fields() {
+        let json = serde_json::to_value(report(true)).unwrap();
+        assert_eq!(json["grabs"], 8_131);
+        assert_eq!(json["outcomes"]["MISSED"], 5_131);
+        assert_eq!(json["latency_ms"]["p99"], 41.26);
+        assert_eq!(json["settle_lag_ms"]["max"], 1_300.0);
+        assert_eq!(json["funded_cents"], 1_000_000);
+        assert_eq!(json["credited_count"], 3_000);
+        assert_eq!(json["audit"]["balanced"], true);
+        assert_eq!(json["checks"][0]["ok"], true);
+        let bad = serde_json::to_value(report(false)).unwrap();
+        assert_eq!(bad["audit"]["differences"][0]["packet_id"], "30064771113");
+    }
+
+    #[test]
+    fn money_reads_like_money() {
+        assert_eq!(money(Cents(123_456_789)), "1,234,567.89");
+        assert_eq!(money(Cents(-5)), "-0.05");
+    }
 }

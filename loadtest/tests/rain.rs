@@ -84,6 +84,16 @@ async fn a_user_who_wins_twice_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_win_that_is_told_as_new_twice_is_found() {
+    let found = found(Lie::WonAgain).await;
+    let names = [
+        "a repeated tap got the same answer",
+        "WON was told once for each win",
+    ];
+    assert_eq!(found, names);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_win_that_is_not_credited_is_found() {
     let found = found(Lie::Unpaid).await;
     let name = "every win that was shown is credited, to the cent".to_owned();

@@ -24,7 +24,8 @@ use crate::wire::{Hello, ServerFrame};
 
 /// Read at once, on the stack: dozens of replies.
 const READ_MAX: usize = 4 * 1024;
-/// A session that lasted this long was a success: the next back-off starts small again.
+/// A session that lasted this long was a success: the next back-off starts small again. One that is lost sooner was not, or a gateway that
+/// welcomes and drops would be asked without end.
 const STABLE: Duration = Duration::from_secs(5);
 /// After GoAway, how long replies to requests in flight may still come.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -68,11 +69,7 @@ impl Driver {
     pub async fn run(mut self) -> ClientError {
         let mut backoff = Backoff::new(self.shared.settings.reconnect);
         loop {
-            let began = Instant::now();
             let parting = self.one_connection().await;
-            if began.elapsed() >= STABLE {
-                backoff.reset();
-            }
             let wait = match self.after(parting, &mut backoff) {
                 Ok(wait) => wait,
                 Err(error) => {
@@ -102,8 +99,11 @@ impl Driver {
         if let Phase::Ended(error) = &state.phase {
             return Err(error.clone());
         }
-        let was_up = matches!(state.phase, Phase::Up(_) | Phase::Leaving(..));
+        let welcomed_at = state.welcomed_at;
         state.drop_connection(Phase::Down);
+        if welcomed_at.is_some_and(|at| at.elapsed() >= STABLE) {
+            backoff.reset();
+        }
         let (reason, wait) = match parting {
             Parting::Final(error) => return Err(error),
             Parting::Asked => ("asked to reconnect".to_owned(), Duration::ZERO),
@@ -117,7 +117,7 @@ impl Driver {
                 (refusal.to_string(), wait)
             }
         };
-        if was_up {
+        if welcomed_at.is_some() {
             let event = Event::Lost {
                 reason: reason.clone(),
             };

@@ -8,11 +8,30 @@
 //! Driver  the one future per session that reads: connect → Hello → serve → (lost) → back-off → connect …   (driver.rs)
 //! ```
 //!
-//! A session costs one future and well under a kilobyte while idle: bytes are read through the stack, buffers exist only while a frame is
+//! A session costs one future of 0.6 KiB and a state of 0.5 KiB: bytes are read through the stack, buffers exist only while a frame is
 //! incomplete or the socket is full, and the driver may share a task with its caller ([`Client::open`]).
 //!
 //! **A reply that did not come is *unknown*, never *no*.** Every request of the protocol may be repeated, so [`Client::grab`] and
 //! [`Client::watch`] repeat theirs until they are answered, over as many connections as it takes.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use hongbao::client::{Client, Event, Login, Settings};
+//! use hongbao::rain::RainId;
+//!
+//! # async fn example(token: String) -> Result<(), Box<dyn std::error::Error>> {
+//! let settings = Arc::new(Settings::new(vec!["127.0.0.1:7000".to_owned()]));
+//! let (client, mut events) = Client::connect(settings, Login::with_token(token)).await?;
+//! client.watch("quiz").await?;
+//! while let Some(event) = events.next().await {
+//!     if let Event::RainOpened(opened) = event {
+//!         let reply = client.grab(RainId::new(opened.rain_id)?).await?;
+//!         println!("{:?}: {:?}", reply.known(), reply.packet);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 /// The admin HTTP API.
 pub mod admin;
@@ -254,7 +273,7 @@ impl Client {
             Ok(ready) => ready.map(|()| (client, events)),
             Err(_) => Err(ClientError::Unreachable {
                 ms,
-                last: client.shared.last_failure(),
+                last: client.last_failure(),
             }),
         }
     }
@@ -319,6 +338,11 @@ impl Client {
 
     pub fn stats(&self) -> Stats {
         self.shared.stats()
+    }
+
+    /// Why the last connection was lost or could not be made, for a log.
+    pub fn last_failure(&self) -> String {
+        self.shared.last_failure()
     }
 
     fn repeat_backoff(&self) -> Backoff {

@@ -85,6 +85,8 @@ pub(super) struct State {
     heartbeat_sent: Option<Instant>,
     sent_at: Instant,
     pub heard_at: Instant,
+    /// Of this connection.
+    pub welcomed_at: Option<Instant>,
     rains_opened: u32,
     pub stats: Stats,
 }
@@ -109,6 +111,7 @@ impl Shared {
                 heartbeat_sent: None,
                 sent_at: now,
                 heard_at: now,
+                welcomed_at: None,
                 rains_opened: 0,
                 stats: Stats::default(),
             }),
@@ -320,6 +323,7 @@ impl State {
         self.out = BytesMut::new();
         self.in_flight = VecDeque::new();
         self.heartbeat_sent = None;
+        self.welcomed_at = None;
         self.abandon = None;
     }
 
@@ -347,6 +351,7 @@ impl State {
             Phase::Greeting(socket) => Phase::Up(socket),
             other => other,
         };
+        self.welcomed_at = Some(now);
         self.stats.sessions += 1;
         let session_id = welcome.session_id;
         self.events

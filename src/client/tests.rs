@@ -505,3 +505,13 @@ async fn dropping_the_client_ends_its_driver_even_between_connections() {
     assert_eq!(soon(driver).await.unwrap(), ClientError::Closed);
     assert_eq!(soon(events.next()).await, None);
 }
+/// The load generator holds a hundred thousand of them.
+#[test]
+fn a_session_is_small() {
+    let settings = Arc::new(Settings::new(vec!["127.0.0.1:1".into()]));
+    let (_client, _events, driver) = Client::open(settings, Login::with_token("token"));
+    let driver = std::mem::size_of_val(&driver.run());
+    assert!(driver <= 768, "{driver} bytes");
+    let shared = std::mem::size_of::<super::state::Shared>();
+    assert!(shared <= 640, "{shared} bytes");
+}

@@ -5,36 +5,31 @@
 
 /// What was promised against what was seen.
 pub mod checks;
+/// From the command line to a run that can begin.
+mod prepare;
 /// What one session does.
 pub mod session;
-/// Gathering the figures of a run.
+/// The figures of a run, brought together.
 mod tally;
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::io::Write as _;
-use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hongbao::client::admin::{AdminClient, AdminError, Audit, NewRain, Rain};
-use hongbao::client::{BackoffBounds, Settings};
+use hongbao::client::{Client, Login};
 use hongbao::rain::split::Rule;
 use hongbao::rain::{RainId, State};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::LoadError;
 use crate::args::{Opens, RainArgs};
-use crate::human::Temper;
-use crate::meter::Meter;
 use crate::report::money;
 use crate::show::{Show, View, paint::thousands};
-use crate::tokens::{Signer, read_text};
 
-use session::{Crew, Stage, Step, Story};
+use session::{Crew, Step, Story};
 
 /// Sessions that may be connecting at the same time: beyond that the ramp waits for the gateway.
 const CONNECTING_MAX: u64 = 1_024;
@@ -44,11 +39,8 @@ const RAMP_STEP: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_millis(50);
 /// Between two questions to the admin API about something that is waited for.
 const POLL: Duration = Duration::from_millis(200);
-/// Sessions per loopback address, and addresses at most.
-const SESSIONS_PER_SOURCE: u32 = 200;
-const SOURCES_MAX: u32 = 250;
-/// Descriptors beside those of the sessions.
-const SPARE_DESCRIPTORS: u64 = 100;
+/// How long the first session may take.
+const SCOUT_MAX: Duration = Duration::from_secs(15);
 /// Added to the rain's own times for the deadline of a run.
 const RUN_MAX: Duration = Duration::from_secs(300);
 
@@ -57,8 +49,7 @@ pub async fn run(args: RainArgs) -> Result<bool, LoadError> {
     let whole = args
         .deadline
         .unwrap_or(args.duration + args.countdown + RUN_MAX);
-    let show = Show::start(args.quiet);
-    let mut run = Run::prepare(args, show.clone())?;
+    let mut run = Run::prepare(args)?;
     let outcome = tokio::select! {
         outcome = run.live() => outcome,
         () = sleep(whole) => Err(LoadError::TimedOut {
@@ -68,7 +59,7 @@ pub async fn run(args: RainArgs) -> Result<bool, LoadError> {
         }),
         _ = tokio::signal::ctrl_c() => Err(LoadError::Interrupted),
     };
-    show.end().await;
+    run.show.end().await;
     let report = outcome?;
     if let Some(path) = &run.args.json {
         let json = serde_json::to_string_pretty(&report).expect("a report is plain data");
@@ -77,7 +68,7 @@ pub async fn run(args: RainArgs) -> Result<bool, LoadError> {
             source,
         })?;
     }
-    let summary = report.summary(show.paint_for_stdout());
+    let summary = report.summary(run.show.paint_for_stdout());
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(summary.as_bytes()); // a closed pipe is no reason to report anything else than the result
     let _ = stdout.flush();
@@ -88,71 +79,16 @@ struct Run {
     args: RainArgs,
     admin: AdminClient,
     crew: Arc<Crew>,
+    /// The first session of the run, which nobody taps in: whether there is a gateway that lets us in, and its clock.
+    scout: Option<Client>,
     show: Show,
     people: JoinSet<Story>,
 }
 
 impl Run {
-    fn prepare(args: RainArgs, show: Show) -> Result<Run, LoadError> {
-        let key = match (&args.api_key_file, &args.api_key) {
-            (Some(file), _) => read_text(file)?,
-            (None, Some(key)) => key.clone(),
-            (None, None) => {
-                return Err(LoadError::Usage(
-                    "no admin API key: give --api-key-file or set HONGBAO_API_KEY".to_owned(),
-                ));
-            }
-        };
-        let admin = AdminClient::new(&args.admin, &key)
-            .map_err(|error| LoadError::Usage(error.to_string()))?;
-        let sessions = u64::from(args.sessions);
-        let descriptors = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(u64::MAX);
-        if descriptors < sessions + SPARE_DESCRIPTORS {
-            return Err(LoadError::Usage(format!(
-                "{sessions} sessions need more than the {descriptors} descriptors that this process may open (ulimit -n)"
-            )));
-        }
-        // Small enough to be typed again.
-        let drawn = RandomState::new().hash_one(SystemTime::now()) % 1_000_000_000;
-        let seed = args.seed.unwrap_or(drawn);
-        let mut settings = Settings::new(args.gateways.clone());
-        settings.connect_ms = 10_000;
-        settings.hello_ms = 10_000;
-        settings.reconnect = BackoffBounds {
-            first_ms: 200,
-            max_ms: 2_000,
-        };
-        let crew = Crew {
-            sources: sources(&args)?,
-            settings: Arc::new(settings),
-            signer: Signer::from_file(&args.token_secret_file, &args.token_kid)?,
-            meter: Meter::new(),
-            temper: Temper {
-                reaction: args.reaction,
-                rain: args.duration,
-                countdown: args.countdown,
-                reconnecting: args.reconnecting,
-                doubting: args.doubting,
-                eager: args.eager,
-            },
-            seed,
-            stage: watch::Sender::new(Stage {
-                step: Step::Gather,
-                rain: None,
-                room: format!("load-{seed}"),
-            }),
-        };
-        Ok(Run {
-            args,
-            admin,
-            crew: Arc::new(crew),
-            show,
-            people: JoinSet::new(),
-        })
-    }
-
     async fn live(&mut self) -> Result<crate::report::Report, LoadError> {
         self.show.heading(&self.headline());
+        self.scout().await?;
         let rain = match (self.args.rain, self.args.opens) {
             (Some(id), _) => self.join(id).await?,
             (None, Opens::Api) => {
@@ -163,8 +99,9 @@ impl Run {
             (None, Opens::Time) => {
                 self.fund().await?;
                 self.gather().await?;
-                let opens_at_ms = now_ms() + self.args.countdown.as_millis() as i64;
-                self.create(Some(opens_at_ms)).await?
+                let opens_at_ms = self.now_ms() + self.args.countdown.as_millis() as i64;
+                let rain = self.create(Some(opens_at_ms)).await?;
+                self.ready(rain).await?
             }
         };
         self.crew
@@ -177,6 +114,7 @@ impl Run {
         self.fall(&rain).await?;
         let (rain, closed) = self.settle_and_close(rain).await?;
         let audit = self.audit(rain.id, closed).await?;
+        self.show.view(View::working("reading the ledger"));
         let winners = self.admin.all_winners(rain.id).await;
         let winners = winners.map_err(admin("fetch the winners"))?;
         let stories = self.go_home().await;
@@ -203,6 +141,28 @@ impl Run {
 
     // ---- before the rain ----
 
+    /// One session before there are thousands: what is wrong is better said once.
+    async fn scout(&mut self) -> Result<(), LoadError> {
+        self.show.view(View::working("looking for the gateway"));
+        let user = format!("load-{}-scout", self.crew.seed);
+        let mut settings = (*self.crew.settings).clone();
+        settings.first_session_ms = self.args.patience.min(SCOUT_MAX).as_millis() as u64;
+        let login = Login::with_token(self.crew.signer.token(&user));
+        match Client::connect(Arc::new(settings), login).await {
+            Ok((client, _events)) => {
+                self.scout = Some(client);
+                Ok(())
+            }
+            Err(source) => Err(LoadError::Session { user, source }),
+        }
+    }
+
+    /// The server's time, ms since 1970.
+    fn now_ms(&self) -> i64 {
+        let scout = self.scout.as_ref();
+        scout.and_then(Client::server_now_ms).unwrap_or_default()
+    }
+
     async fn fund(&self) -> Result<(), LoadError> {
         self.show.view(View::working("funding the sponsor"));
         let (sponsor, total) = (&self.args.sponsor, self.args.total);
@@ -210,7 +170,7 @@ impl Run {
             self.admin.create_sponsor(sponsor).await
         })
         .await?;
-        let key = format!("load-{}-{}", self.crew.seed, now_ms());
+        let key = format!("load-{}-{}", self.crew.seed, self.now_ms());
         self.patiently("deposit the total", async || {
             self.admin.deposit(sponsor, total, &key).await
         })
@@ -333,7 +293,7 @@ impl Run {
         let by_us =
             rain.opens_at_ms.is_none() && rain.state == State::Ready && !self.args.hands_off;
         let wait = match rain.opens_at_ms {
-            Some(at_ms) => Duration::from_millis(at_ms.saturating_sub(now_ms()).max(0) as u64),
+            Some(at_ms) => Duration::from_millis(at_ms.saturating_sub(self.now_ms()).max(0) as u64),
             None if by_us => self.args.countdown,
             None => Duration::ZERO,
         };
@@ -526,30 +486,6 @@ impl Run {
     }
 }
 
-/// How many loopback addresses to connect from: none of our choosing when a gateway is elsewhere.
-fn sources(args: &RainArgs) -> Result<u32, LoadError> {
-    for gateway in &args.gateways {
-        let resolved = gateway.to_socket_addrs().map_err(|error| {
-            LoadError::Usage(format!(
-                "\"{gateway}\" is no gateway address (host:port): {error}"
-            ))
-        })?;
-        if !resolved
-            .into_iter()
-            .all(|at| at.is_ipv4() && at.ip().is_loopback())
-        {
-            return Ok(0);
-        }
-    }
-    Ok(match args.source_addresses {
-        0 => args
-            .sessions
-            .div_ceil(SESSIONS_PER_SOURCE)
-            .clamp(1, SOURCES_MAX),
-        chosen => chosen,
-    })
-}
-
 fn rule_name(rule: &Rule) -> String {
     match rule {
         Rule::Even => "even".to_owned(),
@@ -561,9 +497,4 @@ fn rule_name(rule: &Rule) -> String {
 
 fn admin(doing: &'static str) -> impl FnOnce(AdminError) -> LoadError {
     move |source| LoadError::Admin { doing, source }
-}
-
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_millis() as i64
 }

@@ -7,7 +7,7 @@ use hongbao::client::{AfterGrab, Client, ClientError, Event, Events, GrabReply, 
 use hongbao::rain::{Packet, RainId};
 use hongbao::wire::Outcome;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::human::{Human, Temper};
 use crate::meter::Meter;
@@ -15,6 +15,8 @@ use crate::tokens::Signer;
 
 /// Somebody who was not told that the rain opened taps anyway after this time, and it is counted.
 const OPENING_PATIENCE: Duration = Duration::from_secs(5);
+/// Somebody who hears that the rain is over before having tapped looks up and tries it all the same, within this time.
+const LAST_LOOK: Duration = Duration::from_millis(1_200);
 /// Of a session's faults, so many are kept: they are shown to a person.
 const FAULTS_MAX: usize = 4;
 
@@ -116,6 +118,17 @@ pub async fn run(crew: Arc<Crew>, number: u32) -> Story {
     person.story
 }
 
+/// What the gateway says about our rain without being asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// `lag_ms`: from the gateway's sending it to its being seen.
+    Opened {
+        rain: RainId,
+        lag_ms: u64,
+    },
+    Over,
+}
+
 struct Person<'a> {
     crew: &'a Crew,
     client: &'a Client,
@@ -134,7 +147,7 @@ impl Person<'_> {
         self.decide();
         // The phone stays on the table, and hears how it ends.
         while let Some(event) = events.next().await {
-            self.hear(&event);
+            let _ = self.hear(&event); // it only counts now
         }
         None
     }
@@ -176,12 +189,10 @@ impl Person<'_> {
         loop {
             tokio::select! {
                 biased;
-                event = events.next() => match event {
-                    Some(event) => if let Some(rain) = self.hear(&event) {
-                        sleep(self.human.reaction).await;
-                        return rain;
-                    },
-                    None => std::future::pending().await, // the driver's end ends this session
+                news = self.next_news(events) => if let News::Opened { rain, lag_ms } = news {
+                    self.story.opening_lag_ms = Some(lag_ms);
+                    self.react(events).await;
+                    return rain;
                 },
                 () = &mut eager => break,
                 () = &mut late => break,
@@ -191,8 +202,35 @@ impl Person<'_> {
         rain.expect("a rain is known before its countdown")
     }
 
-    /// Returns the rain if this is the news that it opened.
-    fn hear(&mut self, event: &Event) -> Option<RainId> {
+    /// The time that this person takes to tap; less when the news come that the rain is over.
+    async fn react(&mut self, events: &mut Events) {
+        let tap = sleep(self.human.reaction);
+        tokio::pin!(tap);
+        loop {
+            tokio::select! {
+                () = &mut tap => return,
+                news = self.next_news(events) => if news == News::Over {
+                    let last_look = Instant::now() + LAST_LOOK.mul_f64(self.human.slowness);
+                    let first = tap.deadline().min(last_look);
+                    tap.as_mut().reset(first);
+                },
+            }
+        }
+    }
+
+    /// What is said about our rain. Waits for ever when the session has ended: its driver ends this future.
+    async fn next_news(&mut self, events: &mut Events) -> News {
+        loop {
+            let Some(event) = events.next().await else {
+                std::future::pending().await
+            };
+            if let Some(news) = self.hear(&event) {
+                return news;
+            }
+        }
+    }
+
+    fn hear(&mut self, event: &Event) -> Option<News> {
         let ours = |rain_id: u32| {
             let rain = self.crew.stage.borrow().rain;
             rain.filter(|rain| rain.get() == rain_id)
@@ -200,22 +238,20 @@ impl Person<'_> {
         match event {
             Event::RainOpened(opened) => {
                 let rain = ours(opened.rain_id)?;
-                if !self.story.told_opened {
-                    self.story.told_opened = true;
-                    let now_ms = self.client.server_now_ms().unwrap_or_default();
-                    let lag_ms = now_ms.saturating_sub(opened.server_time_ms).max(0);
-                    self.story.opening_lag_ms = Some(lag_ms as u64);
-                }
-                Some(rain)
+                self.story.told_opened = true;
+                let now_ms = self.client.server_now_ms().unwrap_or_default();
+                let lag_ms = now_ms.saturating_sub(opened.server_time_ms).max(0) as u64;
+                Some(News::Opened { rain, lag_ms })
             }
+            Event::RainSoldOut(sold_out) => ours(sold_out.rain_id).map(|_| News::Over),
             Event::RainClosed(closed) => {
-                self.story.told_closed |= ours(closed.rain_id).is_some();
-                None
+                ours(closed.rain_id)?;
+                self.story.told_closed = true;
+                Some(News::Over)
             }
             Event::Connected { .. }
             | Event::Lost { .. }
             | Event::RainAnnounced(_)
-            | Event::RainSoldOut(_)
             | Event::Skipped(_) => None,
         }
     }
@@ -294,5 +330,39 @@ impl Person<'_> {
         if !std::mem::replace(&mut self.decided, true) {
             self.crew.meter.decided.fetch_add(1, Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hundred thousand sessions run in one process: their futures must not grow unseen.
+    #[tokio::test]
+    async fn a_session_is_small() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "00ff").unwrap();
+        let crew = Arc::new(Crew {
+            settings: Arc::new(Settings::new(vec!["127.0.0.1:1".to_owned()])),
+            signer: Signer::from_file(file.path(), "k").unwrap(),
+            meter: Meter::new(),
+            temper: Temper {
+                reaction: Duration::from_secs(1),
+                rain: Duration::from_secs(30),
+                countdown: Duration::from_secs(3),
+                reconnecting: 5,
+                doubting: 30,
+                eager: 2,
+            },
+            seed: 1,
+            sources: 0,
+            stage: watch::Sender::new(Stage {
+                step: Step::Gather,
+                rain: None,
+                room: "r".to_owned(),
+            }),
+        });
+        let bytes = std::mem::size_of_val(&run(crew, 1));
+        assert!(bytes <= 2_560, "{bytes} bytes");
     }
 }

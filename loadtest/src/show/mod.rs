@@ -215,7 +215,7 @@ impl Show {
                 let bar = bar(left, *packets, paint);
                 let figures = figures(meter, *sessions, latency.look(meter), paint);
                 let (left, packets) = (paint.gold(&thousands(left)), thousands(*packets));
-                format!("{sky}\n  {bar} {left} of {packets} left\n{figures}")
+                format!("{sky}\n  {bar} {left} of {packets} left\n {figures}")
             }
             View::Settling { credited, won } => {
                 let bar = bar(*credited, *won, paint);
@@ -254,8 +254,8 @@ impl Show {
                     let meter = &crew.meter;
                     let left = packets.saturating_sub(meter.winners.load(Relaxed));
                     let latency = latency.look(meter);
-                    eprintln!("  {} of {} left", thousands(left), thousands(*packets));
-                    eprintln!("{}", figures(meter, *sessions, latency, Paint::PLAIN));
+                    let figures = figures(meter, *sessions, latency, Paint::PLAIN);
+                    eprintln!("  {:>6} left {figures}", thousands(left));
                 }
                 View::Settling { credited, won } => {
                     let (credited, won) = (thousands(*credited), thousands(*won));
@@ -284,15 +284,15 @@ impl Latency {
 }
 
 fn figures(meter: &Meter, sessions: u64, latency: Spread, paint: Paint) -> String {
-    let count = |outcome| paint.bold(&format!("{:>6}", thousands(meter.count(outcome))));
-    let decided = meter.decided.load(Relaxed).min(sessions);
-    let (won, missed) = (count(Outcome::Won), count(Outcome::Missed));
-    let sold_out = count(Outcome::SoldOut);
-    let rate = paint.bold(&format!("{:>6}", thousands(meter.last_second())));
-    let p99 = paint.bold(&format!("{:.1} ms", latency.p99));
-    let decided = thousands(decided);
+    let number = |n: u64| paint.bold(&format!("{:>6}", thousands(n)));
+    let won = number(meter.winners.load(Relaxed));
+    let missed = number(meter.count(Outcome::Missed));
+    let over = number(meter.count(Outcome::SoldOut) + meter.count(Outcome::Closed));
+    let rate = number(meter.last_second());
+    let waiting = number(sessions.saturating_sub(meter.decided.load(Relaxed)));
+    let p99 = paint.bold(&format!("{:>5.1} ms", latency.p99));
     format!(
-        "  won {won}  missed {missed}  sold out {sold_out}  grabs/s {rate}  p99 {p99}  decided {decided}"
+        " won {won}  missed {missed}  too late {over}  still at it {waiting}  grabs/s {rate}  p99 {p99}"
     )
 }
 

@@ -7,7 +7,7 @@ const WIDTH_MAX: usize = 72;
 /// Rows that a packet falls per frame: some hang back, some rush.
 const SPEED: (f32, f32) = (0.25, 0.9);
 /// In full rain, packets that appear per frame for each column.
-const DENSITY: f32 = 0.045;
+const DENSITY: f32 = 0.09;
 
 /// Red packets falling down a few lines of a terminal, as many as are left.
 pub struct Sky {

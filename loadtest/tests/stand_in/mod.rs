@@ -14,8 +14,8 @@ use bytes::BytesMut;
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{
-    ClientFrame, CloseCode, GrabResult, Outcome, Pong, RainClosed, RainOpened, Refused,
-    ServerFrame, Watching, Welcome, frame,
+    ClientFrame, CloseCode, GrabResult, Outcome, Pong, RainClosed, RainOpened, RainSoldOut,
+    Refused, ServerFrame, Watching, Welcome, frame,
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use prost::Message as _;
@@ -36,6 +36,8 @@ pub enum Lie {
     SharedPacket,
     /// A repeated tap wins again.
     SecondPacket,
+    /// A repeated tap is told WON again, for the same packet.
+    WonAgain,
     /// One win is never credited.
     Unpaid,
     /// One win is credited with a cent less.
@@ -244,7 +246,11 @@ impl Engine {
             {
                 return reply(Outcome::Won, Some(packet));
             }
-            return reply(Outcome::AlreadyWon, Some((id, cents)));
+            let outcome = match self.lie {
+                Lie::WonAgain => Outcome::Won,
+                _ => Outcome::AlreadyWon,
+            };
+            return reply(outcome, Some((id, cents)));
         }
         if self.told_sold_out.as_deref() == Some(user) {
             return reply(Outcome::SoldOut, None);
@@ -261,6 +267,14 @@ impl Engine {
             self.told_sold_out = Some(user.to_owned());
             self.won.insert("told".into(), (packet.0, packet.1, 0));
             return reply(Outcome::SoldOut, None);
+        }
+        if self.pool.is_empty() {
+            let room = self.room.clone();
+            let sold_out = RainSoldOut {
+                rain_id: RAIN,
+                room,
+            };
+            let _ = self.pushes.send(Message::RainSoldOut(sold_out));
         }
         reply(Outcome::Won, Some(packet))
     }
