@@ -19,6 +19,8 @@ const _: () = assert!(GRAB_BATCH_MAX * 2 <= 1000);
 /// Claims leased by one call, and so the most that one bucket adds to a settlement transaction. `lease.lua` unpacks two values a claim.
 pub const LEASE_BATCH_MAX: usize = 500;
 const _: () = assert!(LEASE_BATCH_MAX * 2 <= 1000);
+/// Claims in one settlement transaction.
+pub const SETTLE_BATCH_MAX: usize = 2_000;
 /// Buckets of one rain.
 pub const BUCKETS_MAX: u32 = 256;
 
@@ -123,7 +125,7 @@ pub struct Gateway {
 
 #[derive(Clone, Debug)]
 pub struct Tokens {
-    /// HS256 secret as hex text; made on first start when it is the default path.
+    /// HS256 secret as hex text; made at the first start.
     pub secret_file: PathBuf,
     /// The `kid` that names it.
     pub kid: String,
@@ -136,6 +138,7 @@ pub struct Settle {
     pub batch_max: usize,
     /// How long to wait before looking for claims again when there were none.
     pub idle_wait: Duration,
+    /// A claim is given to a person after this many failed attempts, and after its settlers died this often.
     pub attempts_max: u32,
     pub retry_base: Duration,
     pub retry_max: Duration,
@@ -519,7 +522,7 @@ impl Settings {
             settle: Settle {
                 workers: r.count("settle.workers", 1, 1..=64),
                 lease: r.ms("settle.lease_ms", 30_000, 1_000..=3_600_000),
-                batch_max: r.count("settle.batch_max", 2_000, 1..=2_000),
+                batch_max: r.count("settle.batch_max", SETTLE_BATCH_MAX, 1..=SETTLE_BATCH_MAX),
                 idle_wait: r.ms("settle.idle_wait_ms", 20, 1..=10_000),
                 attempts_max: r.number("settle.attempts_max", 10, 1..=1_000) as u32,
                 retry_base: r.ms("settle.retry_base_ms", 500, 1..=600_000),
@@ -623,7 +626,7 @@ impl Settings {
     /// What holds between settings.
     fn check(&self, r: &mut Reader) {
         let managed = matches!(self.store.topology, Topology::Managed { .. });
-        if managed && self.roles.len() < Role::ALL.len() {
+        if managed && !Role::ALL.iter().all(|role| self.roles.contains(role)) {
             let problem = "needs all four roles in this process, since managed nodes are private to it; use \"nodes\"";
             r.fault("store.topology", problem.into());
         }

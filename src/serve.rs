@@ -115,6 +115,8 @@ pub async fn start(
         CancellationToken::new(),
         CancellationToken::new(),
     );
+    // A start that fails half-way leaves nothing at work.
+    let failing = stop.clone().drop_guard();
     let has = |role| settings.roles.contains(&role);
     if has(Role::Settle) {
         settle::start(
@@ -162,7 +164,7 @@ pub async fn start(
     let mut gateway = None;
     if has(Role::Gateway) {
         let tokens = TokenKeys::hs256(&settings.tokens.kid, &token_secret);
-        let started = Gateway::start(&settings.gateway, tokens, store.clone())?;
+        let started = Gateway::start(&settings.gateway, tokens, store.clone(), &tasks)?;
         addresses.gateway = Some(started.address);
         gateway = Some(started);
     }
@@ -175,6 +177,7 @@ pub async fn start(
     })?;
     let new_api_key = (new && has(Role::Admin)).then(|| hex::encode(api_key));
     let data_dir = settings.data_dir.clone();
+    failing.disarm();
     Ok(Running {
         addresses,
         new_api_key,
@@ -204,7 +207,7 @@ impl Running {
         {
             tracing::warn!(tasks = self.tasks.len(), "tasks did not end in time");
         }
-        self.ledger.close().await;
+        let _ = tokio::time::timeout(STOP_MAX, self.ledger.close()).await;
         let _ = fs::remove_file(Addresses::file(&self.data_dir));
         // The last owner stops the managed nodes, which waits for their files.
         let store = self.store;

@@ -68,6 +68,9 @@ pub struct Rain {
     created_at_ms: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     live: Option<Live>,
+    /// Why there are no live numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    live_problem: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -100,6 +103,7 @@ impl From<rain::Rain> for Rain {
             refund_after_ms: rain.refund_after_ms,
             created_at_ms: rain.created_at_ms,
             live: None,
+            live_problem: None,
         }
     }
 }
@@ -259,22 +263,26 @@ async fn find(admin: &Admin, id: &str) -> Result<rain::Rain, Problem> {
     Ok(admin.ledger.rain(id).await?)
 }
 
+/// With its live numbers; if a node does not answer, with the reason instead of them.
 pub async fn show(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
     let rain = find(&admin, &id).await?;
     let totals = admin.ledger.rain_totals(rain.id).await?;
-    let counts = admin.store.buckets(&rain);
+    let buckets = admin.store.buckets(&rain);
     let counts =
-        futures_util::future::try_join_all(counts.iter().map(|bucket| bucket.census())).await?;
-    let census = counts.into_iter().fold(Census::default(), Census::plus);
-    let live = Live {
-        census,
-        credited_count: totals.credited_count,
-        credited_cents: totals.credited,
-    };
-    Ok(Json(Rain {
-        live: Some(live),
-        ..rain.into()
-    }))
+        futures_util::future::try_join_all(buckets.iter().map(|bucket| bucket.census())).await;
+    let mut shown = Rain::from(rain);
+    match counts {
+        Ok(counts) => {
+            let census = counts.into_iter().fold(Census::default(), Census::plus);
+            shown.live = Some(Live {
+                census,
+                credited_count: totals.credited_count,
+                credited_cents: totals.credited,
+            });
+        }
+        Err(error) => shown.live_problem = Some(error.to_string()),
+    }
+    Ok(Json(shown))
 }
 
 /// Opens it now, whatever time was planned.

@@ -95,9 +95,12 @@ fn local_answer(
         }
         None => {}
     }
-    let early = match rain.snapshot.opens_at_ms {
-        Some(opens) => now + CLOCK_SLACK_MS < opens,
-        None => rain.snapshot.state == State::Ready,
+    let early = match (rain.snapshot.state, rain.snapshot.opens_at_ms) {
+        (State::Created | State::Ready, Some(opens)) => now + CLOCK_SLACK_MS < opens,
+        (State::Created | State::Ready, None) => true,
+        (State::Open | State::Paused | State::Closed | State::Refunded | State::Finished, _) => {
+            false
+        }
     };
     early.then_some((Outcome::NotOpen, None))
 }

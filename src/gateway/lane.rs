@@ -16,7 +16,7 @@ use super::session::Session;
 use super::worker::Worker;
 use crate::clock::now_ms;
 use crate::config::GRAB_BATCH_MAX;
-use crate::rain::{Packet, RainId};
+use crate::rain::{Durability, Packet, RainId};
 use crate::store::bucket_of;
 use crate::store::grab::{self, Answer, Gate, Grabbed};
 use crate::store::link::Link;
@@ -116,6 +116,16 @@ impl Lane {
     }
 
     async fn send(&self, batch: &Queue) -> Result<String, StoreError> {
+        // WON must not be sent for less than the rain's level: a node may have come back with weaker settings.
+        if batch.rain.snapshot.durability == Durability::Fsync
+            && self.link.offers() == Some(Durability::Memory)
+        {
+            let problems = vec!["appendfsync is not always, too weak for this rain".to_owned()];
+            return Err(StoreError::Unfit {
+                node: self.link.address.name.clone(),
+                problems,
+            });
+        }
         let users = batch
             .waiting
             .iter()
@@ -148,6 +158,7 @@ impl Lane {
                 Ok(reply) => tracing::error!(reply, "grab answered something unexpected"),
             }
             for grab in &batch.waiting {
+                grab.session.forget(batch.rain.snapshot.rain);
                 worker.reply_grab(
                     &grab.session,
                     grab.request_id,

@@ -25,6 +25,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::store::Store;
@@ -57,6 +58,7 @@ impl Gateway {
         settings: &config::Gateway,
         tokens: TokenKeys,
         store: Arc<Store>,
+        tasks: &TaskTracker,
     ) -> Result<Gateway, ListenError> {
         let listeners = listen(settings)?;
         let address = listeners[0].local_addr().map_err(|source| ListenError {
@@ -85,7 +87,8 @@ impl Gateway {
                 .spawn(serve);
             workers.push(thread.map_err(|source| ListenError { address, source })?);
         }
-        tokio::spawn(async move { rains.keep(senders, drain).await });
+        let tracker = tasks.clone();
+        tasks.spawn(async move { rains.keep(senders, &tracker, drain).await });
         Ok(Gateway {
             address,
             drain: shared.drain.clone(),

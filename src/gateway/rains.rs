@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::clock::now_ms;
 use crate::rain::{RainId, State};
@@ -225,9 +226,13 @@ impl Rains {
         let mut reads = futures_util::stream::iter(listed.clone())
             .map(|id| self.store.snapshot(id))
             .buffer_unordered(READS_AT_ONCE);
+        // A node that is away hides its own rains only.
+        let mut failed = None;
         while let Some(snapshot) = reads.next().await {
-            if let Some(snapshot) = snapshot? {
-                self.put(snapshot);
+            match snapshot {
+                Ok(Some(snapshot)) => self.put(snapshot),
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
             }
         }
         // A finished rain leaves the list, and then our memory.
@@ -242,12 +247,17 @@ impl Rains {
                     .collect::<HashMap<_, _>>()
             });
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Keeps the views up to date and sends a push for every change of phase, until `stop`.
-    pub async fn keep(&self, pushes: Vec<mpsc::Sender<Push>>, stop: CancellationToken) {
-        let mut changes = self.store.watch_rains(stop.clone());
+    pub async fn keep(
+        &self,
+        pushes: Vec<mpsc::Sender<Push>>,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) {
+        let mut changes = self.store.watch_rains(tasks, stop.clone());
         let mut told: HashMap<RainId, (Phase, bool)> = HashMap::new();
         let mut refresh = tokio::time::interval(REFRESH);
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -42,6 +42,7 @@ pub struct Session {
     /// What the socket did not take yet. Empty and without memory otherwise.
     out: RefCell<Vec<u8>>,
     pub(super) in_flight: Cell<u32>,
+    pub(super) connected: Instant,
     pub(super) last_heard: Cell<Instant>,
     memory: RefCell<Vec<(RainId, Remembered)>>,
     pub(super) room: RefCell<Option<Rc<str>>>,
@@ -63,6 +64,7 @@ impl Session {
             partial: RefCell::default(),
             out: RefCell::default(),
             in_flight: Cell::new(0),
+            connected: Instant::now(),
             last_heard: Cell::new(Instant::now()),
             memory: RefCell::default(),
             room: RefCell::default(),
@@ -85,12 +87,14 @@ impl Session {
     pub async fn run(self: &Rc<Self>, worker: &Rc<Worker>) {
         loop {
             let blocked = !self.out.borrow().is_empty();
-            let reading = self.closing.get().is_none();
-            let interest = match (reading, blocked) {
-                (true, false) => Interest::READABLE,
-                (true, true) => Interest::READABLE | Interest::WRITABLE,
-                (false, true) => Interest::WRITABLE,
-                (false, false) => return,
+            let closing = self.closing.get().is_some();
+            if closing && !blocked {
+                return self.linger(worker).await;
+            }
+            let interest = match (closing, blocked) {
+                (false, false) => Interest::READABLE,
+                (false, true) => Interest::READABLE | Interest::WRITABLE,
+                (true, _) => Interest::WRITABLE,
             };
             tokio::select! {
                 biased;
@@ -99,7 +103,7 @@ impl Session {
                     if ready.is_writable() && self.flush().is_err() {
                         return;
                     }
-                    if reading && ready.is_readable() && self.read(worker).is_err() {
+                    if !closing && ready.is_readable() && self.read(worker).is_err() {
                         return;
                     }
                     worker.flush_dirty();
@@ -108,6 +112,26 @@ impl Session {
             }
             if self.gone.get() {
                 return;
+            }
+        }
+    }
+
+    /// The last word is written. Closing now, with bytes of the client unread, would have the kernel reset the connection and drop that word on its
+    /// way: so end our side, and read into nothing until the client ends its own. The sweep bounds it.
+    async fn linger(&self, worker: &Worker) {
+        let _ = socket2::SockRef::from(&self.stream).shutdown(std::net::Shutdown::Write);
+        while !self.gone.get() {
+            tokio::select! {
+                ready = self.stream.readable() => {
+                    let mut buffer = worker.read_buffer.borrow_mut();
+                    match self.stream.try_read(&mut buffer) {
+                        Ok(0) => return,
+                        Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+                        _ if ready.is_err() => return,
+                        _ => {}
+                    }
+                }
+                () = self.wake.notified() => {}
             }
         }
     }
@@ -333,7 +357,8 @@ impl Session {
     }
 
     fn sent(self: &Rc<Self>, worker: &Worker) {
-        if self.out.borrow().len() > worker.settings.write_backlog_max {
+        let full = || self.out.borrow().len() > worker.settings.write_backlog_max;
+        if full() && (self.flush().is_err() || full()) {
             // Never buffered without end. Nothing more is told: it would not be read.
             crate::metrics::get().closed(CloseCode::SlowReader);
             self.abandon();

@@ -193,7 +193,7 @@ impl Worker {
                 .is_some_and(|since| now - since > LINGER)
             {
                 late.push((session.clone(), None));
-            } else if session.user().is_none() && silent > settings.hello_timeout {
+            } else if session.user().is_none() && now - session.connected > settings.hello_timeout {
                 late.push((
                     session.clone(),
                     Some((CloseCode::HelloExpected, "no Hello in time")),

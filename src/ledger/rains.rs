@@ -14,7 +14,7 @@ macro_rules! select_rain {
     ($rest:literal) => {
         concat!(
             "SELECT id, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms, durability, refund_after_ms,
-                    state, sold_out, version, created_at_ms
+                    state, loaded, sold_out, version, created_at_ms
              FROM rains ",
             $rest
         )
@@ -158,7 +158,7 @@ impl Ledger {
         self.update(id, sql, vec![sql_rain(id).into()]).await
     }
 
-    /// Records whether all pools were seen empty at one moment.
+    /// Records whether all pools were seen empty.
     pub async fn set_sold_out(&self, id: RainId, sold_out: bool) -> Result<Rain, LedgerError> {
         let sql = "UPDATE rains SET sold_out = $2, version = version + 1 WHERE id = $1 AND sold_out <> $2";
         let values = vec![sql_rain(id).into(), i64::from(sold_out).into()];
@@ -324,17 +324,20 @@ impl Tx {
             if state == rain.state {
                 return Ok(Stepped { rain, new: false });
             }
-            let sql = "UPDATE rains SET state = $3, opens_at_ms = $4, duration_ms = $5, version = version + 1
+            let sql = "UPDATE rains SET state = $3, opens_at_ms = $4, duration_ms = $5, loaded = $6, version = version + 1
                        WHERE id = $1 AND version = $2";
             let window = window(rain.window);
+            let loaded = rain.loaded || step == Step::Load;
             let values = vec![
                 sql_rain(id).into(),
                 rain.version.into(),
                 state.as_str().into(),
                 window.opens_at_ms.into(),
                 window.duration_ms.into(),
+                i64::from(loaded).into(),
             ];
             if self.execute(sql, values).await? == 1 {
+                rain.loaded = loaded;
                 (rain.state, rain.window, rain.version) = (state, window, rain.version + 1);
                 return Ok(Stepped { rain, new: true });
             }
@@ -391,9 +394,10 @@ fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
         durability: row.parse(9)?,
         refund_after_ms: row.i64(10)?,
         state: row.parse(11)?,
-        sold_out: row.i64(12)? != 0,
-        version: row.i64(13)?,
-        created_at_ms: row.i64(14)?,
+        loaded: row.i64(12)? != 0,
+        sold_out: row.i64(13)? != 0,
+        version: row.i64(14)?,
+        created_at_ms: row.i64(15)?,
     })
 }
 

@@ -107,9 +107,20 @@ pub struct Rain {
     pub durability: Durability,
     pub refund_after_ms: i64,
     pub state: State,
-    /// All pools were found empty at one moment, with no transfer under way.
+    /// Every packet has been in its pool: from then on a pool that lacks one has lost it.
+    pub loaded: bool,
+    /// All pools were found empty, and pools only shrink.
     pub sold_out: bool,
     /// Grows with every recorded change; the published snapshot carries it.
     pub version: i64,
     pub created_at_ms: i64,
+}
+
+impl Rain {
+    /// Marks the rain's buckets in Redis, so that those of another ledger's rain with the same number are told apart. The seed stays
+    /// secret: it cannot be found from its hash.
+    pub fn fingerprint(&self) -> String {
+        use sha2::{Digest, Sha256};
+        hex::encode(&Sha256::digest(self.seed.0)[..8])
+    }
 }

@@ -16,14 +16,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::now_ms;
-use crate::config;
+use crate::config::{self, LEASE_BATCH_MAX};
 use crate::jitter::Jitter;
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{CREDIT_BATCH_MAX, Ledger, LedgerError};
 use crate::rain::Claim;
 use crate::store::bucket::{Bucket, Lease};
 use crate::store::{Store, StoreError};
 use decide::{Decision, decide};
 use rota::Rota;
+
+/// One transaction takes whatever a settler holds.
+const _: () = assert!(config::SETTLE_BATCH_MAX <= CREDIT_BATCH_MAX);
 
 /// How long a settler waits for a ledger that is away before it looks again.
 const OUTAGE_WAIT: Duration = Duration::from_millis(500);
@@ -65,25 +68,34 @@ impl Settler {
     async fn run(mut self, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let held = self.lease().await;
-            let wait = if held.is_empty() {
-                self.rota.idle_wait(self.settings.idle_wait)
+            let idle = held.is_empty();
+            let settled = if idle {
+                Ok(())
             } else {
-                match self.settle(held).await {
-                    Ok(()) => Duration::ZERO,
-                    Err(error) => {
-                        tracing::warn!(
-                            error = &error as &dyn std::error::Error,
-                            "the ledger is away; claims wait in Redis"
-                        );
-                        OUTAGE_WAIT
-                    }
+                self.settle(held).await
+            };
+            let pause = async {
+                match settled {
+                    Ok(()) if idle => tokio::time::sleep(self.settings.idle_wait).await,
+                    Ok(()) => {}
+                    Err(error) => self.wait_for_ledger(&error).await,
                 }
             };
-            if !wait.is_zero() {
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = tokio::time::sleep(wait) => {}
-                }
+            stop.run_until_cancelled(pause).await;
+        }
+    }
+
+    /// The breaker: while the ledger is away claims stay where they are cheapest, in their lists, and no attempt is burnt.
+    async fn wait_for_ledger(&self, error: &LedgerError) {
+        tracing::warn!(
+            error = error as &dyn std::error::Error,
+            "the ledger is away; claims wait in Redis"
+        );
+        loop {
+            tokio::time::sleep(OUTAGE_WAIT).await;
+            if self.ledger.ping().await.is_ok() {
+                tracing::info!("the ledger is back");
+                return;
             }
         }
     }
@@ -92,12 +104,18 @@ impl Settler {
     async fn lease(&mut self) -> Vec<Held> {
         let mut held: Vec<Held> = vec![];
         let mut room = self.settings.batch_max;
-        for round in self.rota.rounds().await {
-            let most = (room / round.len().max(1)).max(1);
+        for mut round in self.rota.rounds().await {
+            // A bucket gets at least one claim's room, and all of them together no more than there is.
+            round.truncate(room);
+            if round.is_empty() {
+                break;
+            }
+            let most = (room / round.len()).min(LEASE_BATCH_MAX);
             let leases = join_all(round.iter().map(|bucket| self.lease_one(bucket, most))).await;
             for (bucket, lease) in round.into_iter().zip(leases) {
                 let found = lease.as_ref().is_ok_and(|lease| !lease.claims.is_empty());
-                self.rota.looked(&bucket.tag, found);
+                self.rota
+                    .looked(&bucket.tag, found, self.settings.idle_wait);
                 match lease {
                     Ok(lease) if lease.claims.is_empty() => {}
                     Ok(lease) => {
@@ -108,9 +126,6 @@ impl Settler {
                         tracing::debug!(%error, bucket = %bucket.tag, "no claims can be leased here now")
                     }
                 }
-            }
-            if room == 0 {
-                break;
             }
         }
         held
@@ -141,8 +156,14 @@ impl Settler {
         let verdicts = match self.ledger.credit(&claims, now_ms()).await {
             Ok(verdicts) => verdicts,
             Err(error) => {
-                join_all(held.iter().map(|held| self.give_back(held, &error))).await;
-                return Err(error);
+                let outage = error.is_outage();
+                let reason = error.to_string();
+                join_all(
+                    held.iter()
+                        .map(|held| self.give_back(held, !outage, &reason)),
+                )
+                .await;
+                return if outage { Err(error) } else { Ok(()) };
             }
         };
         let mut verdicts = verdicts.into_iter();
@@ -173,50 +194,66 @@ impl Settler {
                 Decision::Bury(reason) => burials.push((leased.claim.clone(), reason)),
             }
         }
-        let deadline = held.lease.deadline_ms;
         if !acks.is_empty()
             && let Err(error) = held.bucket.ack(&acks).await
         {
             tracing::warn!(%error, bucket = %held.bucket.tag, "credited claims could not be acked; they will be found credited");
         }
-        if !burials.is_empty() {
-            for (claim, reason) in &burials {
-                tracing::error!(packet = %claim.packet.id, reason, "claim buried");
-            }
-            match held.bucket.bury(deadline, None, &burials).await {
-                Ok(buried) => crate::metrics::get().claims_buried.increment(buried),
-                Err(error) => {
-                    tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be buried yet")
-                }
+        self.bury(held, burials).await;
+    }
+
+    async fn bury(&self, held: &Held, burials: Vec<(Claim, String)>) {
+        if burials.is_empty() {
+            return;
+        }
+        for (claim, reason) in &burials {
+            tracing::error!(packet = %claim.packet.id, reason, "claim buried");
+        }
+        match held
+            .bucket
+            .bury(held.lease.deadline_ms, None, &burials)
+            .await
+        {
+            Ok(buried) => crate::metrics::get().claims_buried.increment(buried),
+            Err(error) => {
+                tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be buried yet")
             }
         }
     }
 
-    /// The ledger was away: nothing was tried, so no attempt is counted.
-    async fn give_back(&self, held: &Held, error: &LedgerError) {
-        let reason = error.to_string();
-        let due = |leased: &crate::store::bucket::LeasedClaim| {
-            let wait = self.jitter.back_off(
-                leased.attempts,
-                self.settings.retry_base,
-                self.settings.retry_max,
-            );
-            (
-                leased.claim.clone(),
-                now_ms() + wait.as_millis() as i64,
-                reason.clone(),
-            )
-        };
-        let claims: Vec<_> = held.lease.claims.iter().map(due).collect();
+    /// The batch came to nothing. If the claims were tried, those that have been tried often enough are given to a person.
+    async fn give_back(&self, held: &Held, tried: bool, reason: &str) {
+        let (mut retries, mut burials) = (vec![], vec![]);
+        for leased in &held.lease.claims {
+            if tried && leased.attempts + 1 >= self.settings.attempts_max {
+                burials.push((
+                    leased.claim.clone(),
+                    format!("attempts used up; last error: {reason}"),
+                ));
+            } else {
+                let wait = self.jitter.back_off(
+                    leased.attempts,
+                    self.settings.retry_base,
+                    self.settings.retry_max,
+                );
+                retries.push((
+                    leased.claim.clone(),
+                    wait.as_millis() as u64,
+                    reason.to_owned(),
+                ));
+            }
+        }
         crate::metrics::get()
             .claims_retried
-            .increment(claims.len() as u64);
-        if let Err(error) = held
-            .bucket
-            .retry(held.lease.deadline_ms, false, &claims)
-            .await
+            .increment(retries.len() as u64);
+        if !retries.is_empty()
+            && let Err(error) = held
+                .bucket
+                .retry(held.lease.deadline_ms, tried, None, &retries)
+                .await
         {
             tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be given back; their lease will run out");
         }
+        self.bury(held, burials).await;
     }
 }

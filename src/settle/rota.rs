@@ -27,7 +27,6 @@ pub struct Rota {
     rests: HashMap<Tag, Instant>,
     /// Settlers start at different rains.
     turn: usize,
-    idle_wait: Duration,
 }
 
 struct Turn {
@@ -45,7 +44,6 @@ impl Rota {
             rains: vec![],
             rests: HashMap::new(),
             turn: number,
-            idle_wait: Duration::ZERO,
         }
     }
 
@@ -87,25 +85,23 @@ impl Rota {
         rounds
     }
 
-    /// A bucket was looked at; `found` tells whether it had claims.
-    pub fn looked(&mut self, tag: &Tag, found: bool) {
+    /// A bucket was looked at; `found` tells whether it had claims. One that had none rests a while, at least `idle_wait`.
+    pub fn looked(&mut self, tag: &Tag, found: bool, idle_wait: Duration) {
         if found {
             self.rests.remove(tag);
             return;
         }
-        let rain = self.rains.iter().find(|rain| {
+        let of_rain = |rain: &&Turn| {
             rain.buckets
                 .first()
                 .is_some_and(|bucket| bucket.tag.rain == tag.rain)
-        });
-        let wait = rain.map_or(QUIET_WAIT, |rain| rain.wait.max(self.idle_wait));
+        };
+        let wait = self
+            .rains
+            .iter()
+            .find(of_rain)
+            .map_or(QUIET_WAIT, |rain| rain.wait.max(idle_wait));
         self.rests.insert(*tag, Instant::now() + wait);
-    }
-
-    /// How long to wait when nothing was found.
-    pub fn idle_wait(&mut self, idle_wait: Duration) -> Duration {
-        self.idle_wait = idle_wait;
-        idle_wait
     }
 
     async fn list(&mut self) {

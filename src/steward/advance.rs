@@ -1,48 +1,58 @@
 //! The next step of one rain. See the diagram at [`State`].
 
-use futures_util::future::try_join_all;
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, try_join_all};
 
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
 use crate::rain::{Rain, State, Step};
+use crate::store::StoreError;
 use crate::store::bucket::{Census, GateAnswer};
 use crate::store::directory::Snapshot;
+
+/// How long what a node was told is taken to stand: after that it is told again, in case the node has forgotten.
+const APPLIED_FOR: Duration = Duration::from_secs(1);
+/// After an audit that did not balance, how long until the next.
+const AUDIT_AGAIN: Duration = Duration::from_secs(60);
 
 impl Steward {
     /// Takes the step that the rain's record asks for, if any. Taking it twice changes nothing.
     pub async fn advance(&self, rain: Rain) -> Result<(), StewardError> {
         match rain.state {
             State::Created => {
-                if self.load(&rain).await? {
-                    let rain = self.ledger.step(rain.id, Step::Load).await?;
-                    tracing::info!(rain = %rain.id, packets = rain.split.packets, "rain loaded");
-                    self.apply(&rain).await?;
+                // Known to the gateways from the beginning: whoever taps now is early, not wrong.
+                self.publish(&rain).await?;
+                if !self.load(&rain).await? {
+                    // Called off by now, or the gates are those of a rain that was.
+                    return match self.ledger.rain(rain.id).await?.state {
+                        State::Created => Err(fault(
+                            &rain,
+                            "its gates are shut, yet it was never called off".into(),
+                        )),
+                        _ => Ok(()),
+                    };
                 }
-                Ok(())
+                let rain = self.ledger.step(rain.id, Step::Load).await?;
+                tracing::info!(rain = %rain.id, packets = rain.split.packets, "rain loaded");
+                self.apply(&rain).await
             }
             State::Ready => {
                 self.apply(&rain).await?;
                 // The gates open by the nodes' clocks; this only records it.
-                if rain
-                    .window
-                    .opens_at_ms
-                    .is_some_and(|opens| opens <= now_ms())
-                {
+                if self.has_passed(rain.window.opens_at_ms).await? {
                     let rain = self.ledger.step(rain.id, Step::Open).await?;
                     self.apply(&rain).await?;
                 }
                 Ok(())
             }
             State::Open | State::Paused => {
-                self.apply(&rain).await?;
-                if rain
-                    .window
-                    .closes_at_ms()
-                    .is_some_and(|closes| closes <= now_ms())
-                {
+                if self.has_passed(rain.window.closes_at_ms()).await? {
                     let rain = self.ledger.step(rain.id, Step::Close).await?;
-                    self.shut(&rain).await?;
-                } else if !rain.sold_out && self.is_sold_out(&rain).await? {
+                    return self.shut(&rain).await;
+                }
+                self.apply(&rain).await?;
+                if !rain.sold_out && self.is_sold_out(&rain).await? {
                     let rain = self.ledger.set_sold_out(rain.id, true).await?;
                     self.apply(&rain).await?;
                 }
@@ -57,80 +67,130 @@ impl Steward {
         }
     }
 
-    /// Makes gates and snapshot say what the record says. Gates first: what is published must be true.
+    /// Whether an instant has passed by every node's clock. This machine's own only says when it is worth asking.
+    async fn has_passed(&self, at_ms: Option<i64>) -> Result<bool, StewardError> {
+        match at_ms {
+            Some(at) if at <= now_ms() => Ok(self.store.earliest_clock_ms().await? >= at),
+            Some(_) | None => Ok(false),
+        }
+    }
+
+    /// Makes gates and snapshot say what the record says. Gates first: what is published must be true. A node that is away keeps no
+    /// other from its part, and is told when it is back.
     async fn apply(&self, rain: &Rain) -> Result<(), StewardError> {
-        if self.applied(rain.id).version == Some(rain.version) {
+        if self.is_applied(rain) {
             return Ok(());
         }
-        let (chunks, paused) = (rain.split.chunks(), rain.state == State::Paused);
-        let buckets = self.store.buckets(rain);
+        let weak = self.store.offers(rain.durability).err();
+        let paused = rain.state == State::Paused || weak.is_some();
+        let (chunks, buckets) = (rain.split.chunks(), self.store.buckets(rain));
         let gates = buckets
             .iter()
             .map(|bucket| bucket.set_gate(chunks, paused, &rain.window, rain.version));
-        for (bucket, answer) in buckets.iter().zip(try_join_all(gates).await?) {
-            if answer == GateAnswer::NotLoaded {
-                let problem = format!(
-                    "bucket {} on node {} lost its packets",
-                    bucket.tag, bucket.link.address.name
-                );
-                return Err(StewardError::Rain {
-                    rain: rain.id,
-                    problem,
-                });
-            }
-        }
+        let answers = join_all(gates).await;
         self.store.publish(&Snapshot::of(rain)).await?;
-        self.remember(rain.id, |applied| applied.version = Some(rain.version));
+        if answers
+            .iter()
+            .any(|answer| matches!(answer, Ok(GateAnswer::NotLoaded)))
+        {
+            return self.load_again(rain).await;
+        }
+        first_error(answers)?;
+        if let Some(problem) = weak {
+            return Err(fault(rain, format!("is paused: {problem}")));
+        }
+        self.remember(rain.id, |applied| {
+            applied.version = Some((rain.version, Instant::now()))
+        });
         Ok(())
+    }
+
+    fn is_applied(&self, rain: &Rain) -> bool {
+        let applied = self.applied(rain.id).version;
+        applied.is_some_and(|(version, at)| version == rain.version && at.elapsed() < APPLIED_FOR)
+    }
+
+    /// A node has lost packets. Before the opening nobody can have won any, so they are put back; afterwards that would give
+    /// packets twice.
+    async fn load_again(&self, rain: &Rain) -> Result<(), StewardError> {
+        if rain.state == State::Ready
+            && rain.window.opens_at_ms.is_none_or(|opens| opens > now_ms())
+        {
+            tracing::error!(rain = %rain.id, "a node lost packets before the opening; loading them again");
+            self.load(rain).await?;
+            return Ok(());
+        }
+        Err(fault(
+            rain,
+            "a node lost its packets: restore the node's append-only file, or close the rain"
+                .into(),
+        ))
     }
 
     /// Shuts every gate for ever, then says so.
     async fn shut(&self, rain: &Rain) -> Result<(), StewardError> {
-        if !self.applied(rain.id).closed {
-            try_join_all(self.store.buckets(rain).iter().map(|bucket| bucket.close())).await?;
-            self.remember(rain.id, |applied| applied.closed = true);
+        if self.is_applied(rain) {
+            return Ok(());
+        }
+        first_error(join_all(self.store.buckets(rain).iter().map(|bucket| bucket.close())).await)?;
+        if self
+            .applied(rain.id)
+            .version
+            .is_none_or(|(version, _)| version != rain.version)
+        {
             tracing::info!(rain = %rain.id, "rain closed");
         }
         self.publish(rain).await
     }
 
     pub(super) async fn publish(&self, rain: &Rain) -> Result<(), StewardError> {
-        if self.applied(rain.id).version != Some(rain.version) {
+        if !self.is_applied(rain) {
             self.store.publish(&Snapshot::of(rain)).await?;
-            self.remember(rain.id, |applied| applied.version = Some(rain.version));
+            self.remember(rain.id, |applied| {
+                applied.version = Some((rain.version, Instant::now()))
+            });
         }
         Ok(())
     }
 
-    pub(super) async fn census(&self, rain: &Rain) -> Result<Census, StewardError> {
+    async fn census(&self, rain: &Rain) -> Result<Census, StewardError> {
         let buckets = self.store.buckets(rain);
         let counts = try_join_all(buckets.iter().map(|bucket| bucket.census())).await?;
         Ok(counts.into_iter().fold(Census::default(), Census::plus))
     }
 
-    /// All pools empty. No packet comes into a pool of a loaded rain from outside, so what was seen empty stays empty.
+    /// All packets were won, each from a pool that was there: pools only shrink, so what was seen empty stays empty. A pool that is
+    /// missing is not taken for one that is empty.
     async fn is_sold_out(&self, rain: &Rain) -> Result<bool, StewardError> {
-        Ok(self.census(rain).await?.pool == 0)
+        let census = self.census(rain).await?;
+        Ok(census.pool == 0 && census.winners == u64::from(rain.split.packets))
     }
 
     /// A refunded rain is finished when no claim is left in Redis and the audit balances. Its keys then expire.
     async fn finish_when_settled(&self, rain: &Rain) -> Result<(), StewardError> {
         self.publish(rain).await?;
         let census = self.census(rain).await?;
-        if census.unsettled() > 0 || census.dead > 0 {
+        if census.unsettled() > 0
+            || census.dead > 0
+            || self
+                .applied(rain.id)
+                .audit_after
+                .is_some_and(|at| at > Instant::now())
+        {
             return Ok(());
         }
         let report = super::audit::audit(&self.store, &self.ledger, rain).await?;
         if !report.balanced {
+            self.remember(rain.id, |applied| {
+                applied.audit_after = Some(Instant::now() + AUDIT_AGAIN)
+            });
             let problem = format!(
                 "audit UNBALANCED with {} differences: its keys are kept",
                 report.differences_total
             );
-            return Err(StewardError::Rain {
-                rain: rain.id,
-                problem,
-            });
+            return Err(fault(rain, problem));
         }
+        // The record last: until it says finished, all of this is done again.
         let keep_ms = self.settings.keep_keys.as_millis() as u64;
         try_join_all(
             self.store
@@ -139,10 +199,24 @@ impl Steward {
                 .map(|bucket| bucket.expire(keep_ms)),
         )
         .await?;
-        let rain = self.ledger.step(rain.id, Step::Finish).await?;
-        self.store.publish(&Snapshot::of(&rain)).await?;
         self.store.unlist(rain.id, keep_ms).await?;
+        self.ledger.step(rain.id, Step::Finish).await?;
         tracing::info!(rain = %rain.id, "rain finished: settled, refunded, audit balanced");
         Ok(())
     }
+}
+
+pub(super) fn fault(rain: &Rain, problem: String) -> StewardError {
+    StewardError::Rain {
+        rain: rain.id,
+        problem,
+    }
+}
+
+/// All have been done; the first that failed is reported.
+fn first_error<T>(answers: Vec<Result<T, StoreError>>) -> Result<(), StoreError> {
+    answers
+        .into_iter()
+        .find_map(Result::err)
+        .map_or(Ok(()), Err)
 }

@@ -2,12 +2,12 @@
 //! amount. Works on a live rain, where what moves while it reads is looked at again; after the keys have expired it holds the
 //! ledger against the recomputed allocation.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
 use super::StewardError;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, RainTotals};
 use crate::rain::{Cents, Claim, Packet, PacketId, Rain, State, UserId};
 use crate::store::Store;
 use crate::store::bucket::Bucket;
@@ -84,6 +84,7 @@ mod seen {
     pub const CREDITED: u8 = 4;
     pub const WINNER: u8 = 8;
     pub const DISCARDED: u8 = 16;
+    pub const DEAD: u8 = 32;
 }
 
 /// What one pass found.
@@ -94,43 +95,40 @@ struct Look<'a> {
     /// Who a packet belongs to, by any place that names somebody; an index into `users`.
     owners: Vec<u32>,
     users: HashMap<UserId, u32>,
-    dead: u64,
     differences: Vec<Difference>,
 }
 
 const NOBODY: u32 = u32::MAX;
 
-pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report, StewardError> {
-    let fault = |problem: String| StewardError::Rain {
+/// Every amount of the allocation, computed off the threads that serve.
+pub(super) async fn amounts(rain: &Rain) -> Result<Vec<Cents>, StewardError> {
+    let allocation = rain.split.allocation(&rain.seed);
+    let allocation = allocation.map_err(|error| StewardError::Rain {
         rain: rain.id,
-        problem,
-    };
-    let allocation = rain
-        .split
-        .allocation(&rain.seed)
-        .map_err(|error| fault(error.to_string()))?;
-    let amounts: Vec<Cents> = allocation.amounts().collect();
+        problem: error.to_string(),
+    })?;
+    let computing = tokio::task::spawn_blocking(move || allocation.amounts().collect());
+    Ok(computing.await.expect("splitting does not panic"))
+}
+
+pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report, StewardError> {
+    let amounts = amounts(rain).await?;
     let mut report = look(store, ledger, rain, &amounts).await?;
     for _ in 1..LOOKS {
-        if report.balanced {
+        if report.differences.is_empty() {
             break;
         }
         // A packet that moved between two reads is elsewhere now; a real difference is there each time.
-        let again = look(store, ledger, rain, &amounts).await?;
-        let persistent: Vec<_> = report
+        let mut again = look(store, ledger, rain, &amounts).await?;
+        let before: HashSet<_> = report.differences.iter().map(Difference::key).collect();
+        again
             .differences
-            .iter()
-            .filter(|difference| again.differences.contains(difference))
-            .cloned()
-            .collect();
-        let more = report.differences_total.min(again.differences_total) > DIFFERENCES_NAMED_MAX;
+            .retain(|difference| before.contains(&difference.key()));
         report = again;
-        if !more {
-            report.differences_total = persistent.len();
-            report.differences = persistent;
-        }
-        report.balanced = report.differences_total == 0;
     }
+    report.differences_total = report.differences.len();
+    report.balanced = report.differences.is_empty();
+    report.differences.truncate(DIFFERENCES_NAMED_MAX);
     crate::metrics::get().audited(if report.balanced {
         "balanced"
     } else {
@@ -151,7 +149,6 @@ async fn look(
         places: vec![0; amounts.len()],
         owners: vec![NOBODY; amounts.len()],
         users: HashMap::new(),
-        dead: 0,
         differences: vec![],
     };
     let in_redis = rain.state != State::Finished;
@@ -173,41 +170,15 @@ async fn look(
     let mut report = look.judge(in_redis);
     report.refunded_cents = totals.refunded;
     report.discarded_cents = totals.discarded;
-    if totals.credited != report.credited_cents && rain.state.is_closed() {
-        look.totals("credits changed while they were read", totals.credited);
-    }
-    if totals.funded != rain.split.total {
-        look.totals(
-            "the escrow was funded with another amount than the rain's total",
-            totals.funded,
-        );
-    }
-    if rain.state >= State::Refunded {
-        let refunded = totals.refunded;
-        let left = if in_redis {
-            report.pool_cents
-        } else {
-            totals
-                .funded
-                .0
-                .checked_sub(totals.credited.0 + totals.discarded.0)
-                .map_or(Cents::ZERO, Cents)
-        };
-        if refunded != left {
-            look.totals("the refund is not what was left", refunded);
-        }
-        if !in_redis && totals.escrow_balance != Cents::ZERO {
-            look.totals(
-                "the escrow of a finished rain is not empty",
-                totals.escrow_balance,
-            );
-        }
-    }
-    report.differences_total = look.differences.len();
-    look.differences.truncate(DIFFERENCES_NAMED_MAX);
+    look.judge_totals(&totals, in_redis.then_some(report.pool_cents));
     report.differences = look.differences;
-    report.balanced = report.differences_total == 0;
     Ok(report)
+}
+
+impl Difference {
+    fn key(&self) -> (Kind, Option<PacketId>, Option<UserId>) {
+        (self.kind, self.packet_id, self.user.clone())
+    }
 }
 
 impl Look<'_> {
@@ -250,7 +221,8 @@ impl Look<'_> {
         loop {
             let page = bucket.claims_page(start, PAGE).await?;
             let len = page.len() as u64;
-            page.into_iter().for_each(|claim| self.claim(bucket, claim));
+            page.into_iter()
+                .for_each(|claim| self.claim(bucket, claim, seen::CLAIM));
             if len < PAGE {
                 break;
             }
@@ -261,7 +233,8 @@ impl Look<'_> {
             loop {
                 let page = bucket.held_page(leased, start, PAGE).await?;
                 let len = page.len() as u64;
-                page.into_iter().for_each(|claim| self.claim(bucket, claim));
+                page.into_iter()
+                    .for_each(|claim| self.claim(bucket, claim, seen::CLAIM));
                 if len < PAGE {
                     break;
                 }
@@ -272,8 +245,7 @@ impl Look<'_> {
         loop {
             let (next, letters) = bucket.dead_scan(cursor).await?;
             for letter in letters {
-                self.dead += 1;
-                self.claim(bucket, Ok(letter.claim));
+                self.claim(bucket, letter.map(|letter| letter.claim), seen::DEAD);
             }
             if next == 0 {
                 return Ok(());
@@ -282,10 +254,10 @@ impl Look<'_> {
         }
     }
 
-    fn claim(&mut self, bucket: &Bucket, claim: Result<Claim, String>) {
+    fn claim(&mut self, bucket: &Bucket, claim: Result<Claim, String>, place: u8) {
         match claim {
             Ok(claim) => {
-                if let Some(index) = self.place(claim.packet, seen::CLAIM, "claim") {
+                if let Some(index) = self.place(claim.packet, place, "claim") {
                     self.own(index, &claim.user, "claim");
                 }
             }
@@ -297,9 +269,14 @@ impl Look<'_> {
         let mut cursor = 0;
         loop {
             let (next, winners) = bucket.winners_scan(cursor).await?;
-            for (user, packet) in winners {
-                if let Some(index) = self.place(packet, seen::WINNER, "winners") {
-                    self.own(index, &user, "winners");
+            for winner in winners {
+                match winner {
+                    Ok((user, packet)) => {
+                        if let Some(index) = self.place(packet, seen::WINNER, "winners") {
+                            self.own(index, &user, "winners");
+                        }
+                    }
+                    Err(text) => self.unreadable(bucket, &text),
                 }
             }
             if next == 0 {
@@ -350,6 +327,14 @@ impl Look<'_> {
             }
             Some(_) => {}
         }
+        if place == seen::POOL && self.places[index] & seen::POOL != 0 {
+            self.differ(
+                Kind::PacketInTwoPlaces,
+                Some(packet),
+                None,
+                "twice in the pool".into(),
+            );
+        }
         self.places[index] |= place;
         Some(index)
     }
@@ -385,7 +370,7 @@ impl Look<'_> {
             pool_count: 0,
             claims_cents: Cents::ZERO,
             claims_count: 0,
-            dead_count: self.dead,
+            dead_count: 0,
             credited_cents: Cents::ZERO,
             credited_count: 0,
             refunded_cents: Cents::ZERO,
@@ -420,7 +405,7 @@ impl Look<'_> {
     }
 
     fn judge_packet(&mut self, index: usize, in_redis: bool, report: &mut Report) {
-        use seen::{CLAIM, CREDITED, DISCARDED, POOL, WINNER};
+        use seen::{CLAIM, CREDITED, DEAD, DISCARDED, POOL, WINNER};
         let cents = self.amounts[index];
         let packet = Packet {
             id: self.rain.id.packet(index as u32),
@@ -452,9 +437,10 @@ impl Look<'_> {
                     "credited and discarded".into(),
                 );
             }
-        } else if places & CLAIM != 0 && places & DISCARDED == 0 {
+        } else if places & (CLAIM | DEAD) != 0 && places & DISCARDED == 0 {
             report.claims_count += 1;
-            report.in_motion += 1;
+            report.in_motion += u64::from(places & CLAIM != 0);
+            report.dead_count += u64::from(places & DEAD != 0);
             add(&mut report.claims_cents);
         } else if places & WINNER != 0 && places & DISCARDED == 0 {
             self.differ(
@@ -464,7 +450,7 @@ impl Look<'_> {
                 "won, but neither claimed nor credited".into(),
             );
         }
-        let won = places & (CLAIM | CREDITED | DISCARDED) != 0;
+        let won = places & (CLAIM | DEAD | CREDITED | DISCARDED) != 0;
         if in_redis && won && places & WINNER == 0 {
             self.differ(
                 Kind::WrongUser,
@@ -473,13 +459,44 @@ impl Look<'_> {
                 format!("{}, but nobody is its winner", named(places)),
             );
         }
-        // Before the load is complete a packet may be on its way; after a finish the pool is gone with its refund, and the sums tell.
-        if places == 0 && in_redis && self.rain.state != State::Created {
-            self.differ(
-                Kind::MissingPacket,
-                Some(packet),
-                None,
-                "in no pool, no claim and no credit".into(),
+        if places == 0 && in_redis {
+            if self.rain.loaded {
+                self.differ(
+                    Kind::MissingPacket,
+                    Some(packet),
+                    None,
+                    "in no pool, no claim and no credit".into(),
+                );
+            } else {
+                // On its way into the pool, or called off before it got there: nobody can have it.
+                report.pool_count += 1;
+                add(&mut report.pool_cents);
+            }
+        }
+    }
+
+    /// Sums that must agree whatever moves: all are of one instant in the ledger. `pool` is what is left in Redis, unless its keys have expired.
+    fn judge_totals(&mut self, totals: &RainTotals, pool: Option<Cents>) {
+        if totals.funded != self.rain.split.total {
+            self.totals(
+                "the escrow was funded with another amount than the rain's total",
+                totals.funded,
+            );
+        }
+        let out = totals.credited.0 + totals.refunded.0 + totals.discarded.0;
+        if totals.funded.0 - out != totals.escrow_balance.0 {
+            self.totals(
+                "the escrow holds another amount than was not paid out",
+                totals.escrow_balance,
+            );
+        }
+        if self.rain.state >= State::Refunded && pool.is_some_and(|pool| pool != totals.refunded) {
+            self.totals("the refund is not what was left", totals.refunded);
+        }
+        if self.rain.state == State::Finished && totals.escrow_balance != Cents::ZERO {
+            self.totals(
+                "the escrow of a finished rain is not empty",
+                totals.escrow_balance,
             );
         }
     }
@@ -528,6 +545,7 @@ fn named(places: u8) -> String {
         (seen::CREDITED, "credited"),
         (seen::WINNER, "won"),
         (seen::DISCARDED, "discarded"),
+        (seen::DEAD, "a dead letter"),
     ];
     let present: Vec<&str> = names
         .into_iter()

@@ -12,16 +12,16 @@ mod load;
 /// What is left goes back to the sponsor.
 mod refund;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::ledger::{Ledger, LedgerError};
-use crate::rain::{RainId, State};
+use crate::rain::{Rain, RainId};
 use crate::store::{Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -37,10 +37,35 @@ pub enum StewardError {
 /// What a steward remembers of a rain to spare itself work. Losing it costs only that work.
 #[derive(Clone, Copy, Default)]
 struct Applied {
-    /// The version that gates and snapshot show.
-    version: Option<i64>,
-    /// Gates are known to be shut for ever.
-    closed: bool,
+    /// The version that gates and snapshot show, and since when.
+    version: Option<(i64, Instant)>,
+    /// No audit before this.
+    audit_after: Option<Instant>,
+}
+
+/// A rain that has a task at work; dropped with it, however it ends.
+struct Busy {
+    rain: RainId,
+    all: Arc<Mutex<HashSet<RainId>>>,
+}
+
+impl Busy {
+    fn begin(rain: RainId, all: &Arc<Mutex<HashSet<RainId>>>) -> Option<Busy> {
+        let begun = all.lock().expect("no panic under this lock").insert(rain);
+        begun.then(|| Busy {
+            rain,
+            all: all.clone(),
+        })
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.all
+            .lock()
+            .expect("no panic under this lock")
+            .remove(&self.rain);
+    }
 }
 
 pub struct Steward {
@@ -72,7 +97,7 @@ impl Steward {
 
     /// One task for each rain that has something to do, so that loading a big one delays no other.
     async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
-        let busy: Arc<Mutex<HashMap<RainId, State>>> = Arc::default();
+        let at_work: Arc<Mutex<HashSet<RainId>>> = Arc::default();
         let mut round = tokio::time::interval(self.settings.interval);
         round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -90,30 +115,31 @@ impl Steward {
             };
             self.forget_finished(&rains);
             for rain in rains {
-                if busy
-                    .lock()
-                    .expect("no panic under this lock")
-                    .insert(rain.id, rain.state)
-                    .is_some()
-                {
-                    continue; // its task from an earlier round is still at work
-                }
-                let (steward, busy, stop) = (self.clone(), busy.clone(), stop.clone());
+                // No place: its task from an earlier round is still at work.
+                let Some(busy) = Busy::begin(rain.id, &at_work) else {
+                    continue;
+                };
+                let (steward, stop) = (self.clone(), stop.clone());
                 tasks.spawn(async move {
-                    let id = rain.id;
-                    match stop.run_until_cancelled(steward.advance(rain)).await {
-                        Some(Err(StewardError::Store(error))) => {
-                            tracing::warn!(rain = %id, %error, "a step waits for its node");
-                            tokio::time::sleep(Duration::from_millis(200)).await;
-                        }
-                        Some(Err(error)) => {
-                            tracing::error!(rain = %id, error = &error as &dyn std::error::Error, "a step could not be taken");
-                            tokio::time::sleep(Duration::from_secs(1)).await;
-                        }
-                        Some(Ok(())) | None => {}
-                    }
-                    busy.lock().expect("no panic under this lock").remove(&id);
+                    stop.run_until_cancelled(steward.step(rain)).await;
+                    drop(busy);
                 });
+            }
+        }
+    }
+
+    /// One step, and a rest if it failed.
+    async fn step(&self, rain: Rain) {
+        let id = rain.id;
+        match self.advance(rain).await {
+            Ok(()) => {}
+            Err(StewardError::Store(error)) => {
+                tracing::warn!(rain = %id, %error, "a step waits for its node");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Err(error) => {
+                tracing::error!(rain = %id, error = &error as &dyn std::error::Error, "a step could not be taken");
+                tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
     }
@@ -137,7 +163,7 @@ impl Steward {
         );
     }
 
-    fn forget_finished(&self, unfinished: &[crate::rain::Rain]) {
+    fn forget_finished(&self, unfinished: &[Rain]) {
         let mut applied = self.applied.lock().expect("no panic under this lock");
         applied.retain(|id, _| unfinished.iter().any(|rain| rain.id == *id));
     }

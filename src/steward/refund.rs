@@ -1,10 +1,15 @@
-//! What is left in the pools of a closed rain goes back to its sponsor, once.
+//! What is left of a closed rain goes back to its sponsor, once.
 
-use super::audit::PAGE;
+use futures_util::future::try_join_all;
+
+use super::advance::fault;
+use super::audit::{PAGE, amounts};
+use super::load::bucket_of_packet;
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
 use crate::ledger::Booking;
 use crate::rain::{Cents, Rain};
+use crate::store::bucket::{Bucket, Shut};
 
 impl Steward {
     pub(super) async fn refund_when_due(&self, rain: &Rain) -> Result<(), StewardError> {
@@ -17,63 +22,113 @@ impl Steward {
         if now < due && rain.refund_after_ms > 0 {
             return Ok(());
         }
-        let left = self.left_in_pools(rain).await?;
+        // Shut once more, whatever was done before: a node may have forgotten.
+        let buckets = self.store.buckets(rain);
+        let shut = try_join_all(buckets.iter().map(Bucket::close)).await?;
+        let left = if rain.loaded {
+            self.left_in_pools(rain, &buckets, &shut).await?
+        } else if shut.iter().any(|shut| shut.winners > 0) {
+            return Err(fault(rain, "was never loaded, yet it has winners".into()));
+        } else {
+            // Its gates have never been open: all of it is left, in the pools or not yet in them.
+            rain.split.total
+        };
         match self.ledger.refund(rain.id, left, now).await? {
             Booking::Done | Booking::Existed => {
                 tracing::info!(rain = %rain.id, refunded = %left, "rain refunded");
                 let rain = self.ledger.rain(rain.id).await?;
                 self.publish(&rain).await
             }
-            Booking::Different { cents, .. } => Err(StewardError::Rain {
-                rain: rain.id,
-                problem: format!(
-                    "was refunded with {cents} before, but {left} is left in its pools"
-                ),
-            }),
+            Booking::Different { cents, .. } => Err(fault(
+                rain,
+                format!("was refunded with {cents} before, but {left} is left in its pools"),
+            )),
         }
     }
 
-    /// The gates are shut, so the pools cannot change. Each packet must be the allocation's own, and stand there once: what a
-    /// damaged pool says is not paid out.
-    async fn left_in_pools(&self, rain: &Rain) -> Result<Cents, StewardError> {
-        let fault = |problem: String| StewardError::Rain {
-            rain: rain.id,
-            problem,
-        };
-        let allocation = rain
-            .split
-            .allocation(&rain.seed)
-            .map_err(|error| fault(error.to_string()))?;
-        let amounts: Vec<Cents> = allocation.amounts().collect();
+    /// The gates are shut, so the pools cannot change. Every packet must be in its pool or won, and what a pool holds must be the
+    /// allocation's own, once, and not paid: what a damaged pool says is not paid out.
+    async fn left_in_pools(
+        &self,
+        rain: &Rain,
+        buckets: &[Bucket],
+        shut: &[Shut],
+    ) -> Result<Cents, StewardError> {
+        let amounts = amounts(rain).await?;
+        let paid = self.paid(rain, amounts.len()).await?;
         let mut seen = vec![false; amounts.len()];
         let mut left = Cents::ZERO;
-        for bucket in self.store.buckets(rain) {
+        for (bucket, shut) in buckets.iter().zip(shut) {
+            let own = (0..amounts.len() as u32)
+                .filter(|index| {
+                    bucket_of_packet(*index, buckets.len()) == bucket.tag.bucket as usize
+                })
+                .count() as u64;
+            if shut.chunks != rain.split.chunks() || shut.left + shut.winners != own {
+                let problem = format!(
+                    "bucket {} has {} packets in its pool and {} winners, together not its {own}: \
+                     nothing is refunded before a person has looked",
+                    bucket.tag, shut.left, shut.winners
+                );
+                return Err(fault(rain, problem));
+            }
             let mut start = 0;
             loop {
                 let page = bucket.pool_page(start, PAGE).await?;
                 start += page.len() as u64;
                 for packet in &page {
-                    let packet = packet
-                        .as_ref()
-                        .map_err(|text| fault(format!("pool {} holds \"{text}\"", bucket.tag)))?;
+                    let packet = packet.as_ref().map_err(|text| {
+                        fault(rain, format!("pool {} holds \"{text}\"", bucket.tag))
+                    })?;
                     let index = packet.id.index() as usize;
                     let ours =
                         packet.id.rain() == rain.id && amounts.get(index) == Some(&packet.cents);
-                    if !ours || std::mem::replace(&mut seen[index], true) {
-                        return Err(fault(format!(
-                            "pool {} holds {packet}, which is not its own or stands there twice",
+                    if !ours || std::mem::replace(&mut seen[index], true) || paid[index] {
+                        let problem = format!(
+                            "pool {} holds {packet}, which is not its own, there twice, or paid",
                             bucket.tag
-                        )));
+                        );
+                        return Err(fault(rain, problem));
                     }
-                    left = left
-                        .checked_add(packet.cents)
-                        .ok_or_else(|| fault("the pools overflow".into()))?;
+                    let sum = left.checked_add(packet.cents);
+                    left = sum.ok_or_else(|| fault(rain, "the pools overflow".into()))?;
                 }
                 if (page.len() as u64) < PAGE {
                     break;
                 }
             }
+            if start != shut.left {
+                return Err(fault(
+                    rain,
+                    format!("pool {} changed while it was counted", bucket.tag),
+                ));
+            }
         }
         Ok(left)
+    }
+
+    /// Which packets the ledger has paid or given back.
+    async fn paid(&self, rain: &Rain, packets: usize) -> Result<Vec<bool>, StewardError> {
+        let mut paid = vec![false; packets];
+        let mut after = None;
+        loop {
+            let page = self
+                .ledger
+                .credits_after(rain.id, after, PAGE as u32)
+                .await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.packet.id.index());
+            for credit in &page {
+                if let Some(paid) = paid.get_mut(credit.packet.id.index() as usize) {
+                    *paid = true;
+                }
+            }
+        }
+        for packet in self.ledger.discarded(rain.id).await? {
+            if let Some(paid) = paid.get_mut(packet.id.index() as usize) {
+                *paid = true;
+            }
+        }
+        Ok(paid)
     }
 }

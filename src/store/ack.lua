@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- ack: removes claims whose credit has committed, wherever they are by now.
 --
 -- KEYS[1] hb:{<tag>}:leased    ZSET

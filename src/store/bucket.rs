@@ -16,6 +16,8 @@ pub struct Bucket {
     pub tag: Tag,
     pub keys: BucketKeys,
     pub link: Arc<Link>,
+    /// Of the rain's seed: what Redis holds for this tag must carry it too.
+    pub fingerprint: String,
 }
 
 /// What `gate` found.
@@ -26,6 +28,14 @@ pub enum GateAnswer {
     NotLoaded,
     /// A newer version of the rain's record was there first.
     Stale,
+}
+
+/// What a bucket held when its gate was shut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shut {
+    pub left: u64,
+    pub winners: u64,
+    pub chunks: u32,
 }
 
 /// How many of each a bucket holds at one moment.
@@ -125,13 +135,24 @@ impl Bucket {
 
     /// Appends chunk number `chunk`; returns how many chunks are loaded now, or `None` if the gate is closed.
     pub async fn load(&self, chunk: u32, packets: &[Packet]) -> Result<Option<u32>, StoreError> {
-        let mut args = Vec::with_capacity(packets.len() + 1);
-        args.push(chunk.to_string());
+        let mut args = Vec::with_capacity(packets.len() + 2);
+        args.extend([chunk.to_string(), self.fingerprint.clone()]);
         args.extend(packets.iter().map(Packet::to_string));
-        let loaded = self
+        match self
             .run_count(&script::LOAD, &[&self.keys.gate, &self.keys.pool], &args)
-            .await?;
-        Ok(u32::try_from(loaded).ok())
+            .await?
+        {
+            -2 => Err(self.foreign()),
+            -1 => Ok(None),
+            loaded => Ok(Some(loaded as u32)),
+        }
+    }
+
+    fn foreign(&self) -> StoreError {
+        StoreError::Foreign {
+            node: self.link.address.name.clone(),
+            bucket: self.tag.to_string(),
+        }
     }
 
     /// Chunks that are loaded, 0 for a bucket that is not there.
@@ -163,6 +184,7 @@ impl Bucket {
             opens,
             closes,
             version.to_string(),
+            self.fingerprint.clone(),
         ];
         let reply = self.run(&script::GATE, &[&self.keys.gate], &args).await?;
         match text(&reply) {
@@ -170,16 +192,29 @@ impl Bucket {
             Some("stale") => Ok(GateAnswer::Stale),
             Some("closed") => Ok(GateAnswer::Closed),
             Some("loading") => Ok(GateAnswer::NotLoaded),
+            Some("foreign") => Err(self.foreign()),
             _ => Err(script::GATE.misread(&reply)),
         }
     }
 
-    /// Shuts the gate for ever; returns the packets left.
-    pub async fn close(&self) -> Result<u64, StoreError> {
-        let left = self
-            .run_count(&script::CLOSE, &[&self.keys.gate, &self.keys.pool], &[])
-            .await?;
-        Ok(left as u64)
+    /// Shuts the gate for ever.
+    pub async fn close(&self) -> Result<Shut, StoreError> {
+        let k = &self.keys;
+        let args = [self.fingerprint.clone()];
+        match self
+            .run(&script::CLOSE, &[&k.gate, &k.pool, &k.winners], &args)
+            .await?
+        {
+            Value::Array(items) => match items[..] {
+                [Value::Int(left), Value::Int(winners), Value::Int(chunks)] => Ok(Shut {
+                    left: left as u64,
+                    winners: winners as u64,
+                    chunks: chunks as u32,
+                }),
+                _ => Err(self.foreign()),
+            },
+            reply => Err(script::CLOSE.misread(&reply)),
+        }
     }
 
     /// Leases up to `most` claims (1 to [`LEASE_BATCH_MAX`]). `now_ms` is the node's clock unless a test says otherwise.
@@ -227,20 +262,25 @@ impl Bucket {
         Ok(removed as u64)
     }
 
-    /// Puts claims of a lease into the delay queue, each with its due time (ms since 1970) and the error. `attempted` is false when the
+    /// Puts claims of a lease into the delay queue, each with how long it waits there (ms) and the error. `attempted` is false when the
     /// balance system was away: then no attempt is counted. Returns how many were still the lease's.
     pub async fn retry(
         &self,
         deadline_ms: i64,
         attempted: bool,
-        claims: &[(Claim, i64, String)],
+        now_ms: Option<i64>,
+        claims: &[(Claim, u64, String)],
     ) -> Result<u64, StoreError> {
         let k = &self.keys;
         let mut moved = 0;
         for part in claims.chunks(300) {
-            let mut args = vec![deadline_ms.to_string(), u8::from(attempted).to_string()];
-            for (claim, due_ms, error) in part {
-                args.extend([claim.to_string(), due_ms.to_string(), one_line(error)]);
+            let mut args = vec![
+                deadline_ms.to_string(),
+                u8::from(attempted).to_string(),
+                or_node_clock(now_ms),
+            ];
+            for (claim, wait_ms, error) in part {
+                args.extend([claim.to_string(), wait_ms.to_string(), one_line(error)]);
             }
             moved += self
                 .run_count(&script::RETRY, &[&k.leased, &k.retry, &k.attempts], &args)
@@ -343,28 +383,29 @@ impl Bucket {
         parsed_items(&self.link.call(&cmd).await?)
     }
 
-    /// One step of a walk over the winners; start with cursor 0, end when it is 0 again. May repeat a winner.
+    /// One step of a walk over the winners; start with cursor 0, end when it is 0 again. May repeat a winner. What cannot be read is
+    /// returned as its text.
     pub async fn winners_scan(
         &self,
         cursor: u64,
-    ) -> Result<(u64, Vec<(UserId, Packet)>), StoreError> {
+    ) -> Result<(u64, Vec<Result<(UserId, Packet), String>>), StoreError> {
         let (cursor, fields) = self.hscan(&self.keys.winners, cursor).await?;
-        let winners = fields
-            .iter()
-            .filter_map(|(user, packet)| Some((UserId::new(user).ok()?, packet.parse().ok()?)));
-        Ok((cursor, winners.collect()))
+        let winner = |(user, packet): &(String, String)| {
+            let parsed = UserId::new(user).ok().zip(packet.parse().ok());
+            parsed.ok_or_else(|| format!("{user} {packet}"))
+        };
+        Ok((cursor, fields.iter().map(winner).collect()))
     }
 
     /// One step of a walk over the dead letters, like [`Bucket::winners_scan`].
-    pub async fn dead_scan(&self, cursor: u64) -> Result<(u64, Vec<DeadLetter>), StoreError> {
+    pub async fn dead_scan(
+        &self,
+        cursor: u64,
+    ) -> Result<(u64, Vec<Result<DeadLetter, String>>), StoreError> {
         let (cursor, fields) = self.hscan(&self.keys.dead, cursor).await?;
-        Ok((
-            cursor,
-            fields
-                .iter()
-                .filter_map(|(_, letter)| parse_letter(letter))
-                .collect(),
-        ))
+        let letter =
+            |(_, letter): &(String, String)| parse_letter(letter).ok_or_else(|| letter.clone());
+        Ok((cursor, fields.iter().map(letter).collect()))
     }
 
     async fn hscan(
@@ -414,10 +455,14 @@ fn parse_lease(items: &[Value]) -> Option<Lease> {
         let [claim, Value::Int(attempts)] = pair else {
             return None;
         };
-        lease.claims.push(LeasedClaim {
-            claim: text(claim)?.parse().ok()?,
-            attempts: *attempts as u32,
-        });
+        match text(claim).unwrap_or_default().parse() {
+            Ok(claim) => lease.claims.push(LeasedClaim {
+                claim,
+                attempts: *attempts as u32,
+            }),
+            // Left to its lease: when that has run out, lease.lua buries it.
+            Err(error) => tracing::error!(%error, "a claim cannot be read"),
+        }
     }
     Some(lease)
 }

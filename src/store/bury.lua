@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- bury: moves leased claims to the dead letters, if the lease is still the caller's.
 --
 -- KEYS[1] hb:{<tag>}:leased    ZSET  claim -> deadline ms

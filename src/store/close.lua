@@ -1,15 +1,22 @@
-#!lua
+#!lua flags=allow-oom
 -- close: shuts a bucket's gate for ever and tells what is left in its pool.
 --
--- KEYS[1] hb:{<tag>}:gate  HASH  a gate that is missing is made, closed, so that a late load finds it shut
--- KEYS[2] hb:{<tag>}:pool  LIST
+-- KEYS[1] hb:{<tag>}:gate     HASH  a gate that is missing is made, closed, so that a late load finds it shut
+-- KEYS[2] hb:{<tag>}:pool     LIST
+-- KEYS[3] hb:{<tag>}:winners  HASH
+-- ARGV[1] fingerprint         of the rain's seed
 --
--- Returns the number of packets left in the pool.
+-- Returns the packets left in the pool, the winners, and the chunks loaded; or nothing, changing nothing, when the bucket is another
+-- rain's.
 -- Cost    O(1). Writes only below the marked line; an error above it changes nothing.
 
 local left = redis.call('LLEN', KEYS[2])
-redis.call('HLEN', KEYS[1])
+local winners = redis.call('HLEN', KEYS[3])
+local gate = redis.call('HMGET', KEYS[1], 'chunks', 'fingerprint')
+if gate[2] and gate[2] ~= ARGV[1] then
+  return {}
+end
 
 -- From here on it must succeed.
-redis.call('HSET', KEYS[1], 'state', 'closed')
-return left
+redis.call('HSET', KEYS[1], 'state', 'closed', 'fingerprint', ARGV[1])
+return { left, winners, tonumber(gate[1] or '0') }

@@ -5,6 +5,7 @@ use redis::Value;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::bucket::text;
 use super::link::Address;
@@ -23,7 +24,7 @@ pub struct Snapshot {
     pub duration_ms: i64,
     pub salts: Vec<u32>,
     pub durability: Durability,
-    /// Every bucket was found empty at one moment, with no transfer under way: nothing can be won until the version changes.
+    /// Every bucket was found empty, and pools only shrink: nothing can be won until the version changes.
     pub sold_out: bool,
 }
 
@@ -104,7 +105,7 @@ impl Store {
         })
     }
 
-    /// Ids and versions of all listed rains: what a gateway that missed a message compares itself with.
+    /// Ids of all listed rains: what a gateway that missed a message reads again.
     pub async fn listed(&self) -> Result<Vec<RainId>, StoreError> {
         let reply = self
             .link_of(keys::RAINS)
@@ -128,11 +129,15 @@ const CHANGES_MAX: usize = 1_024;
 
 impl Store {
     /// Ids of rains whose snapshot has changed, until `stop`. Messages may be lost while a node is away: [`Store::listed`] finds what was missed.
-    pub fn watch_rains(&self, stop: CancellationToken) -> mpsc::Receiver<RainId> {
+    pub fn watch_rains(
+        &self,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> mpsc::Receiver<RainId> {
         let (send, changes) = mpsc::channel(CHANGES_MAX);
         for link in self.links() {
             let (address, send, stop) = (link.address.clone(), send.clone(), stop.clone());
-            tokio::spawn(async move {
+            tasks.spawn(async move {
                 let watch = async {
                     loop {
                         if let Err(error) = watch_node(&address, &send).await {

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- gate: sets the state and the window of a bucket that is fully loaded and not closed.
 --
 -- KEYS[1] hb:{<tag>}:gate  HASH
@@ -7,11 +7,15 @@
 -- ARGV[3] opens_at_ms      ms since 1970, or empty: an operator will open it
 -- ARGV[4] closes_at_ms     ms since 1970, or empty
 -- ARGV[5] version          of the rain's record; what an older version says changes nothing
+-- ARGV[6] fingerprint      of the rain's seed
 --
--- Returns ok, stale, closed or loading; all but ok have changed nothing.
+-- Returns ok, stale, closed, loading or foreign; all but ok have changed nothing.
 -- Cost    O(1). Writes only below the marked line; an error above it changes nothing.
 
-local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version')
+local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version', 'fingerprint')
+if gate[4] and gate[4] ~= ARGV[6] then
+  return 'foreign'
+end
 if gate[1] == 'closed' then
   return 'closed'
 end

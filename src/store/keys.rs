@@ -35,7 +35,7 @@ impl Tag {
 /// The keys of one bucket.
 #[derive(Clone, Debug)]
 pub struct BucketKeys {
-    /// HASH state, opens_at_ms, closes_at_ms, chunks, epoch
+    /// HASH state, opens_at_ms, closes_at_ms, chunks, epoch, version, fingerprint
     pub gate: String,
     /// LIST packet_id:cents
     pub pool: String,
@@ -87,7 +87,7 @@ pub fn rain(id: RainId) -> String {
     format!("hb:rain:{id}")
 }
 
-/// ZSET rain id → ms of its last publication: the rains that a gateway should know.
+/// ZSET of rain ids, scored by themselves: the rains that a gateway should know.
 pub const RAINS: &str = "hb:rains";
 
 /// Channel on which a rain's id is published when its snapshot changes.

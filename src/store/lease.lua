@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- lease: hands claims to a settler for a limited time: those whose lease has run out, those due again, then new ones.
 --
 -- KEYS[1] hb:{<tag>}:claims    LIST  claims, taken from the right
@@ -12,6 +12,7 @@
 -- ARGV[4] deaths_max           a claim whose holders died this often is buried
 --
 -- Returns the deadline, the number buried, then claim and attempts so far for each claim leased.
+-- A claim that nobody can read is buried when its lease has run out.
 -- A claim whose holder died twice is leased alone from then on, so that one that kills its settler is buried without its neighbours.
 -- Cost    O(most * log n). Writes only below the marked line; an error above it changes nothing.
 
@@ -30,7 +31,10 @@ redis.call('HLEN', KEYS[4])
 redis.call('HLEN', KEYS[5])
 
 local function past(claim)
-  local packet = string.match(claim, '^%d+')
+  local packet = string.match(claim, '^(%d+):%d+:.')
+  if not packet then
+    return nil
+  end
   local text = history and redis.call('HGET', KEYS[4], packet)
   local attempts, deaths, reason = string.match(text or '0:0:', '^(%d+):(%d+):(.*)$')
   return packet, tonumber(attempts or 0), tonumber(deaths or 0), reason or ''
@@ -52,8 +56,12 @@ for _, claim in ipairs(expired) do
     break
   end
   local packet, attempts, deaths, reason = past(claim)
-  deaths = deaths + 1
-  if deaths >= deaths_max then
+  deaths = (deaths or 0) + 1
+  if not packet then
+    reply[2] = reply[2] + 1
+    letters[#letters + 1] = claim
+    notes[#notes + 1] = { claim, deaths, claim, 'unreadable: it is no packet_id:cents:user' }
+  elseif deaths >= deaths_max then
     reply[2] = reply[2] + 1
     letters[#letters + 1] = claim
     notes[#notes + 1] = { packet, attempts + deaths, claim, 'its settler died ' .. deaths .. ' times; last error: ' .. reason }
@@ -69,6 +77,7 @@ for _, claim in ipairs(due) do
     break
   end
   local _, attempts, deaths = past(claim)
+  attempts, deaths = attempts or 0, deaths or 0
   if deaths < 2 or taken == 0 then
     alone = deaths >= 2
     take(claim, attempts + deaths)

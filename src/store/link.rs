@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError,
-    ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, Value,
 };
 
-use super::StoreError;
+use super::{StoreError, admission};
 use crate::config;
+use crate::rain::Durability;
 
 /// How to reach a node.
 #[derive(Clone, Debug)]
@@ -20,10 +20,16 @@ pub struct Address {
     pub name: String,
     client: Client,
     timeouts: config::Store,
+    needs: Durability,
 }
 
 impl Address {
-    pub fn new(url: &str, settings: &config::Store) -> Result<Address, StoreError> {
+    /// `needs` is what every node must offer, whatever a rain asks for.
+    pub fn new(
+        url: &str,
+        settings: &config::Store,
+        needs: Durability,
+    ) -> Result<Address, StoreError> {
         let invalid = |error: RedisError| StoreError::Address {
             url: without_password(url),
             problem: error.to_string(),
@@ -48,6 +54,7 @@ impl Address {
             name,
             client,
             timeouts: settings.clone(),
+            needs,
         })
     }
 
@@ -58,6 +65,10 @@ impl Address {
         self.client
             .get_multiplexed_async_connection_with_config(&config)
             .await
+    }
+
+    pub fn needs(&self) -> Durability {
+        self.needs
     }
 
     pub fn probe_interval(&self) -> std::time::Duration {
@@ -98,7 +109,8 @@ pub struct Link {
 struct State {
     connection: Option<(u64, MultiplexedConnection)>,
     /// When the last attempt to connect failed, and why.
-    failed: Option<(Instant, String)>,
+    failed: Option<(Instant, StoreError)>,
+    offers: Option<Durability>,
 }
 
 impl Link {
@@ -117,19 +129,19 @@ impl Link {
         let (generation, mut connection) = self.connection().await?;
         match connection.send_packed_command(cmd).await {
             // The crate hands a node's refusal on as a value.
-            Ok(Value::ServerError(error)) => Err(self.failed(generation, error.into())),
+            Ok(Value::ServerError(error)) => Err(self.refused(
+                generation,
+                error.code().to_owned(),
+                error.details().unwrap_or_default().to_owned(),
+            )),
             Ok(value) => Ok(value),
             Err(error) => Err(self.failed(generation, error)),
         }
     }
 
-    /// Whether the last thing that happened here was a success or nothing at all.
-    pub fn is_up(&self) -> bool {
-        self.state
-            .lock()
-            .expect("no panic under this lock")
-            .failed
-            .is_none()
+    /// How durable a write is once this node has answered; `None` while it has not been asked.
+    pub fn offers(&self) -> Option<Durability> {
+        self.state.lock().expect("no panic under this lock").offers
     }
 
     async fn connection(&self) -> Result<(u64, MultiplexedConnection), StoreError> {
@@ -140,27 +152,41 @@ impl Link {
         if let Some(ready) = self.ready()? {
             return Ok(ready);
         }
-        let connected = self.address.connect().await;
-        let mut state = self.state.lock().expect("no panic under this lock");
+        // Every connection is looked at: a node may come back with other settings than it left with.
+        let connected = match self.address.connect().await {
+            Ok(mut connection) => match admission::check(&self.address, &mut connection).await {
+                Ok(offers) => Ok((connection, offers)),
+                Err(unfit @ StoreError::Unfit { .. }) => return Err(self.is_down(unfit)),
+                Err(error) => Err(error.to_string()),
+            },
+            Err(error) => Err(error.to_string()),
+        };
         match connected {
-            Ok(connection) => {
+            Ok((connection, offers)) => {
+                let mut state = self.state.lock().expect("no panic under this lock");
                 let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
-                state.failed = None;
+                if state.failed.take().is_some() {
+                    tracing::info!(node = %self.address.name, "node is up again");
+                }
+                state.offers = Some(offers);
                 state.connection = Some((generation, connection.clone()));
                 Ok((generation, connection))
             }
-            Err(error) => {
-                let cause = error.to_string();
-                if state.failed.is_none() {
-                    tracing::warn!(node = %self.address.name, %cause, "node is down");
-                }
-                state.failed = Some((Instant::now(), cause.clone()));
-                Err(StoreError::Down {
-                    node: self.address.name.clone(),
-                    cause,
-                })
-            }
+            Err(cause) => Err(self.is_down(StoreError::Down {
+                node: self.address.name.clone(),
+                cause,
+            })),
         }
+    }
+
+    /// Notes why there is no connection, so that the next callers learn it without trying. Said once, not at every try.
+    fn is_down(&self, error: StoreError) -> StoreError {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        if state.failed.is_none() {
+            tracing::warn!(%error, "node is down");
+        }
+        state.failed = Some((Instant::now(), error.clone()));
+        error
     }
 
     /// The connection if there is one; an error while it is too early to try again.
@@ -170,36 +196,39 @@ impl Link {
             return Ok(Some(ready.clone()));
         }
         match &state.failed {
-            Some((at, cause)) if at.elapsed() < self.address.timeouts.probe_interval => {
-                Err(StoreError::Down {
-                    node: self.address.name.clone(),
-                    cause: cause.clone(),
-                })
+            Some((at, error)) if at.elapsed() < self.address.timeouts.probe_interval => {
+                Err(error.clone())
             }
             _ => Ok(None),
         }
     }
 
     fn failed(&self, generation: u64, error: RedisError) -> StoreError {
-        let node = self.address.name.clone();
-        match error.kind() {
-            ErrorKind::Server(kind) => {
-                let code = error.code().unwrap_or("ERR").to_owned();
-                if kind == ServerErrorKind::ReadOnly {
-                    // After a failover the old connection stays with the old primary.
-                    self.drop_connection(generation, "read-only");
-                }
-                StoreError::Refused {
-                    node,
-                    code,
-                    detail: error.detail().unwrap_or_default().to_owned(),
-                }
-            }
-            _ => {
-                let cause = error.to_string();
-                self.drop_connection(generation, &cause);
-                StoreError::Unknown { node, cause }
-            }
+        // Whatever has a code was said by the node; without one, nobody knows what happened there.
+        if let Some(code) = error.code().filter(|_| !error.is_io_error()) {
+            return self.refused(
+                generation,
+                code.to_owned(),
+                error.detail().unwrap_or_default().to_owned(),
+            );
+        }
+        let cause = error.to_string();
+        self.drop_connection(generation, &cause);
+        StoreError::Unknown {
+            node: self.address.name.clone(),
+            cause,
+        }
+    }
+
+    fn refused(&self, generation: u64, code: String, detail: String) -> StoreError {
+        if code == "READONLY" {
+            // After a failover the old connection stays with the old primary.
+            self.drop_connection(generation, "read-only");
+        }
+        StoreError::Refused {
+            node: self.address.name.clone(),
+            code,
+            detail,
         }
     }
 

@@ -149,13 +149,16 @@ impl Node {
 
     /// Starts the server and waits until it answers PING on its socket, its append-only file loaded.
     fn start(&self, stopping: &AtomicBool) -> Result<Child, String> {
-        self.wait_for_predecessor()?;
+        let lock = self.lock()?;
         let fsync = match self.fsync {
             AppendFsync::EverySecond => "everysec",
             AppendFsync::Always => "always",
         };
-        let log =
-            fs::File::create(self.dir.join("redis.log")).map_err(|error| error.to_string())?;
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("redis.log"));
+        let log = log.map_err(|error| error.to_string())?;
         let log_too = log.try_clone().map_err(|error| error.to_string())?;
         // setpriv has the kernel end the server when its keeper dies, even by SIGKILL.
         let mut child = Command::new("setpriv")
@@ -190,7 +193,7 @@ impl Node {
             .arg(&self.socket)
             .arg("--dir")
             .arg(&self.dir)
-            .stdin(Stdio::null())
+            .stdin(Stdio::from(lock))
             .stdout(log)
             .stderr(log_too)
             .process_group(0) // Ctrl-C is for us; the nodes stop after we have settled.
@@ -200,13 +203,16 @@ impl Node {
                     "setpriv cannot be run: {error} (Debian and Ubuntu: apt-get install util-linux)"
                 )
             })?;
-        let deadline = Instant::now() + START_MAX;
+        let mut deadline = Instant::now() + START_MAX;
         loop {
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(self.why_it_ended(status));
             }
-            if ping(&self.socket) {
-                return Ok(child);
+            match ping(&self.socket) {
+                Some(Answer::Pong) => return Ok(child),
+                // A big append-only file takes its time.
+                Some(Answer::Loading) => deadline = Instant::now() + START_MAX,
+                None => {}
             }
             if Instant::now() > deadline || stopping.load(Ordering::Acquire) {
                 self.stop(&mut child);
@@ -230,19 +236,23 @@ impl Node {
         )
     }
 
-    /// After a kill -9 of ours the old server may still be writing its append-only file: two on one directory would spoil it.
-    fn wait_for_predecessor(&self) -> Result<(), String> {
+    /// After a kill -9 of ours the old server may still be writing its append-only file: two on one directory would spoil it. So a server holds a lock
+    /// as its standard input, which ends exactly when it does.
+    fn lock(&self) -> Result<fs::File, String> {
+        let path = self.dir.join("lock");
+        let lock =
+            fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let deadline = Instant::now() + STOP_MAX;
-        while ping(&self.socket) {
+        while lock.try_lock().is_err() {
             if Instant::now() > deadline {
                 return Err(format!(
-                    "another server answers on {}: end it first",
-                    self.socket.display()
+                    "another server still uses {}: end it first",
+                    self.dir.display()
                 ));
             }
-            std::thread::park_timeout(Duration::from_millis(10));
+            std::thread::park_timeout(Duration::from_millis(5));
         }
-        Ok(())
+        Ok(lock)
     }
 
     /// Returns when the child has ended by itself (then how) or was stopped.
@@ -276,17 +286,23 @@ impl Node {
     }
 }
 
-/// A server that is still loading answers `-LOADING`, which is not yet an answer.
-fn ping(socket: &Path) -> bool {
+enum Answer {
+    Pong,
+    Loading,
+}
+
+fn ping(socket: &Path) -> Option<Answer> {
     use std::io::{Read, Write};
-    let Ok(mut stream) = UnixStream::connect(socket) else {
-        return false;
-    };
-    let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
-    let mut answer = [0u8; 7];
+    let mut stream = UnixStream::connect(socket).ok()?;
     stream
-        .write_all(b"PING\r\n")
-        .and_then(|()| stream.read_exact(&mut answer))
-        .is_ok()
-        && &answer == b"+PONG\r\n"
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .ok()?;
+    stream.write_all(b"PING\r\n").ok()?;
+    let mut answer = [0u8; 5];
+    stream.read_exact(&mut answer).ok()?;
+    match &answer {
+        b"+PONG" => Some(Answer::Pong),
+        b"-LOAD" => Some(Answer::Loading),
+        _ => None,
+    }
 }

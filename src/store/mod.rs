@@ -22,6 +22,8 @@ pub mod slots;
 use std::path::Path;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
+
 use crate::config::{self, Topology};
 use crate::rain::{Durability, Rain, RainId};
 use bucket::Bucket;
@@ -53,6 +55,10 @@ pub enum StoreError {
         code: String,
         detail: String,
     },
+    #[error(
+        "bucket {bucket} on node {node} is of another ledger's rain: give this ledger nodes of its own, or empty them"
+    )]
+    Foreign { node: String, bucket: String },
     #[error("{verb} answered something unexpected: {reply}")]
     Reply { verb: &'static str, reply: String },
 }
@@ -62,8 +68,6 @@ pub struct Store {
     links: Vec<Arc<Link>>,
     /// Stops the children when the store is dropped.
     _managed: Option<Managed>,
-    /// The strongest level that every node offers.
-    offered: Durability,
 }
 
 impl Store {
@@ -84,31 +88,80 @@ impl Store {
         };
         let mut links = vec![];
         for url in urls {
-            links.push(Arc::new(Link::new(Address::new(&url, settings)?)));
+            links.push(Arc::new(Link::new(Address::new(
+                &url, settings, durability,
+            )?)));
         }
-        let mut offered = Durability::Fsync;
-        for link in &links {
-            if admission::check(link, durability).await? != Durability::Fsync {
-                offered = Durability::Memory;
-            }
-        }
-        Ok(Store {
+        let store = Store {
             links,
             _managed: managed,
-            offered,
-        })
+        };
+        store.look_at_nodes().await?;
+        Ok(store)
+    }
+
+    /// A node that is not fit stops the start. One that is down does not, as long as another is up: the rain goes on without it, and it is
+    /// looked at when it comes back.
+    async fn look_at_nodes(&self) -> Result<(), StoreError> {
+        let ping = redis::cmd("PING");
+        let answers = join_all(self.links.iter().map(|link| link.call(&ping))).await;
+        let mut down = None;
+        let mut up = 0;
+        for answer in answers {
+            match answer {
+                Ok(_) => up += 1,
+                Err(unfit @ StoreError::Unfit { .. }) => return Err(unfit),
+                Err(error) => down = down.or(Some(error)),
+            }
+        }
+        match down {
+            Some(error) if up == 0 => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a win can be as durable as that here; if not, why.
     pub fn offers(&self, durability: Durability) -> Result<(), String> {
-        match (durability, self.offered) {
-            (Durability::Memory, _) | (Durability::Fsync, Durability::Fsync) => Ok(()),
-            (Durability::Fsync, _) => {
-                Err("durability \"fsync\" needs appendfsync always on every node".into())
+        match durability {
+            Durability::Memory => Ok(()),
+            Durability::Fsync => {
+                let weak = self
+                    .links
+                    .iter()
+                    .find(|link| link.offers() == Some(Durability::Memory));
+                weak.map_or(Ok(()), |link| {
+                    Err(format!("durability \"fsync\" needs appendfsync always on every node, and {} has it not", link.address.name))
+                })
             }
-            (Durability::Replicas(_), _) => Err(format!(
+            Durability::Replicas(_) => Err(format!(
                 "durability \"{durability}\" is not offered by these nodes"
             )),
+        }
+    }
+
+    /// The clock that is furthest behind among the nodes that answer, ms since 1970: when it has passed an instant, all have.
+    pub async fn earliest_clock_ms(&self) -> Result<i64, StoreError> {
+        let time = redis::cmd("TIME");
+        let answers = join_all(self.links.iter().map(|link| link.call(&time))).await;
+        let (mut earliest, mut failed) = (None::<i64>, None);
+        for answer in answers {
+            match answer.map(|reply| (clock_ms(&reply), reply)) {
+                Ok((Some(ms), _)) => {
+                    earliest = Some(earliest.map_or(ms, |earliest| earliest.min(ms)))
+                }
+                Ok((None, reply)) => {
+                    return Err(StoreError::Reply {
+                        verb: "TIME",
+                        reply: format!("{reply:?}"),
+                    });
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        match (earliest, failed) {
+            (Some(ms), _) => Ok(ms),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(crate::clock::now_ms()),
         }
     }
 
@@ -144,17 +197,20 @@ impl Store {
         self.node_of_slot(tag.slot())
     }
 
-    pub fn bucket(&self, tag: Tag) -> Bucket {
+    pub fn bucket(&self, tag: Tag, fingerprint: &str) -> Bucket {
+        let link = self.links[self.node_of(&tag)].clone();
         Bucket {
             tag,
             keys: BucketKeys::new(&tag),
-            link: self.links[self.node_of(&tag)].clone(),
+            link,
+            fingerprint: fingerprint.to_owned(),
         }
     }
 
     pub fn buckets(&self, rain: &Rain) -> Vec<Bucket> {
+        let fingerprint = rain.fingerprint();
         tags(rain.id, &rain.salts)
-            .map(|tag| self.bucket(tag))
+            .map(|tag| self.bucket(tag, &fingerprint))
             .collect()
     }
 }
@@ -173,4 +229,13 @@ pub fn bucket_of(rain: RainId, user: &str, buckets: usize) -> usize {
     let hash = xxhash_rust::xxh3::xxh3_64_with_seed(user.as_bytes(), u64::from(rain.get()));
     // The high half of a 128-bit product: even for any number of buckets, and quicker than a division.
     ((u128::from(hash) * buckets as u128) >> 64) as usize
+}
+
+/// The answer to TIME: seconds and microseconds.
+fn clock_ms(reply: &redis::Value) -> Option<i64> {
+    let redis::Value::Array(items) = reply else {
+        return None;
+    };
+    let number = |item: &redis::Value| bucket::text(item)?.parse::<i64>().ok();
+    Some(number(items.first()?)? * 1_000 + number(items.get(1)?)? / 1_000)
 }

@@ -1,6 +1,17 @@
 //! The tests against real servers, in one binary: one link, one PostgreSQL for all.
 
-/// Every promise of the ledger, on both stores.
-mod ledger;
 /// Servers that the tests start for themselves.
 mod support;
+
+/// The admin API and the command line.
+mod admin;
+/// The wire: what a phone may send, and what it must not.
+mod gateway;
+/// Every promise of the ledger, on both stores.
+mod ledger;
+/// Whole rains, with crashes in the middle.
+mod rains;
+/// A steward and settlers in this process, on nodes that the test can spoil.
+mod steward;
+/// Scripts against a small model, slot numbers, nodes that are not fit.
+mod store;

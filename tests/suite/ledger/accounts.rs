@@ -230,7 +230,7 @@ async fn credits_are_read_in_pages_by_index(store: Store) {
             .unwrap();
         credits
             .iter()
-            .map(|(packet, user)| (packet.id.index(), user.to_string()))
+            .map(|credit| (credit.packet.id.index(), credit.user.to_string()))
             .collect()
     };
     let pair = |i: u32| (i, format!("u{i}"));

@@ -44,6 +44,8 @@ async fn a_rain_reads_back_as_asked_for_with_its_escrow_funded(store: Store) {
         durability: new.durability,
         refund_after_ms: new.refund_after_ms,
         state: State::Created,
+        loaded: false,
+        sold_out: false,
         version: 1,
         created_at_ms: 77,
     };

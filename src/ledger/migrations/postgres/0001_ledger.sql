@@ -54,6 +54,7 @@ CREATE TABLE rains (
     durability      TEXT   NOT NULL,
     refund_after_ms BIGINT NOT NULL CHECK (refund_after_ms >= 0),
     state           TEXT   NOT NULL,
+    loaded          BIGINT NOT NULL DEFAULT 0 CHECK (loaded IN (0, 1)),   -- every packet has been in its pool
     sold_out        BIGINT NOT NULL DEFAULT 0 CHECK (sold_out IN (0, 1)), -- every pool was seen empty at one moment
     version         BIGINT NOT NULL,
     created_at_ms   BIGINT NOT NULL

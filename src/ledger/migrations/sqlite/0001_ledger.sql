@@ -58,6 +58,7 @@ CREATE TABLE rains (
     durability      TEXT    NOT NULL,
     refund_after_ms INTEGER NOT NULL CHECK (refund_after_ms >= 0),
     state           TEXT    NOT NULL,
+    loaded          INTEGER NOT NULL DEFAULT 0 CHECK (loaded IN (0, 1)),   -- every packet has been in its pool
     sold_out        INTEGER NOT NULL DEFAULT 0 CHECK (sold_out IN (0, 1)), -- every pool was seen empty at one moment
     version         INTEGER NOT NULL,
     created_at_ms   INTEGER NOT NULL

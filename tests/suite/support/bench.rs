@@ -1,0 +1,153 @@
+//! Store, ledger and steward in this process, so that a test can take each step by hand and spoil what lies between two.
+
+use std::sync::Arc;
+
+use hongbao::config::{self, Settings};
+use hongbao::ledger::Ledger;
+use hongbao::rain::split::{Rule, Seed, Split};
+use hongbao::rain::{Cents, Durability, NewRain, Rain, RainId, State, Window};
+use hongbao::steward::Steward;
+use hongbao::steward::audit::{Report, audit};
+use hongbao::store::bucket::Bucket;
+use hongbao::store::{Store, bucket_of, grab, script};
+use tempfile::TempDir;
+
+use super::redis::{Redis, settings};
+
+pub struct Bench {
+    pub nodes: Vec<Redis>,
+    pub store: Arc<Store>,
+    pub ledger: Ledger,
+    pub steward: Steward,
+    pub settings: Settings,
+    _dir: TempDir,
+}
+
+impl Bench {
+    pub async fn new(nodes: usize) -> Bench {
+        let mut started = vec![];
+        for _ in 0..nodes {
+            started.push(Redis::fit().await);
+        }
+        let settings = settings(&started.iter().collect::<Vec<_>>());
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&format!("sqlite:{}", dir.path().join("ledger").display()))
+            .await
+            .unwrap();
+        let store = Arc::new(
+            Store::open(&settings.store, dir.path(), Durability::Memory)
+                .await
+                .unwrap(),
+        );
+        let steward = Steward::new(&settings.steward, store.clone(), ledger.clone());
+        Bench {
+            nodes: started,
+            store,
+            ledger,
+            steward,
+            settings,
+            _dir: dir,
+        }
+    }
+
+    pub fn settle(&self) -> &config::Settle {
+        &self.settings.settle
+    }
+
+    /// Funded, not loaded.
+    pub async fn created(&self, packets: u32, total: i64) -> Rain {
+        self.ledger.open_sponsor("acme").await.unwrap();
+        let key = format!("{}", hongbao::jitter::Jitter::default().next_u64());
+        self.ledger
+            .deposit("acme", Cents(total), &key, 0)
+            .await
+            .unwrap();
+        let new = NewRain {
+            title: String::new(),
+            room: "quiz".into(),
+            sponsor: "acme".into(),
+            split: Split {
+                rule: Rule::DoubleMean,
+                total: Cents(total),
+                packets,
+                min: Cents(1),
+                max: Cents(i64::MAX),
+            },
+            window: Window {
+                opens_at_ms: None,
+                duration_ms: 600_000,
+            },
+            durability: Durability::Memory,
+            refund_after_ms: 0,
+        };
+        let salts = |id| self.store.salts(id, self.nodes.len() as u32);
+        self.ledger
+            .create_rain(&new, Seed([7; 32]), 0, None, salts)
+            .await
+            .unwrap()
+    }
+
+    pub async fn ready(&self, packets: u32, total: i64) -> Rain {
+        let rain = self.created(packets, total).await;
+        self.steward.advance(rain.clone()).await.unwrap();
+        self.rain(rain.id).await
+    }
+
+    pub async fn open(&self, packets: u32, total: i64) -> Rain {
+        let rain = self.ready(packets, total).await;
+        let rain = self
+            .ledger
+            .open_rain(rain.id, hongbao::clock::now_ms() - 10)
+            .await
+            .unwrap();
+        self.steward.advance(rain.clone()).await.unwrap();
+        rain
+    }
+
+    pub async fn rain(&self, id: RainId) -> Rain {
+        self.ledger.rain(id).await.unwrap()
+    }
+
+    /// One round of the steward.
+    pub async fn advance(&self, id: RainId) -> Result<State, String> {
+        let advanced = self.steward.advance(self.rain(id).await).await;
+        advanced.map_err(|error| error.to_string())?;
+        Ok(self.rain(id).await.state)
+    }
+
+    pub fn buckets(&self, rain: &Rain) -> Vec<Bucket> {
+        self.store.buckets(rain)
+    }
+
+    /// `users` people named `<prefix>-<n>` tap once.
+    pub async fn grab(&self, rain: &Rain, prefix: &str, users: u32) {
+        let buckets = self.buckets(rain);
+        let mut crowds = vec![vec![]; buckets.len()];
+        for n in 0..users {
+            let user = format!("{prefix}-{n}");
+            crowds[bucket_of(rain.id, &user, buckets.len())].push(user);
+        }
+        for (bucket, crowd) in buckets.iter().zip(&crowds) {
+            for batch in crowd.chunks(256) {
+                let call = grab::call(&bucket.keys, batch.iter().map(String::as_str));
+                script::GRAB.run(&bucket.link, &call).await.unwrap();
+            }
+        }
+    }
+
+    pub async fn audit(&self, id: RainId) -> Report {
+        audit(&self.store, &self.ledger, &self.rain(id).await)
+            .await
+            .unwrap()
+    }
+
+    pub async fn balance(&self, account: &str) -> i64 {
+        self.ledger
+            .account(&account.parse().unwrap())
+            .await
+            .unwrap()
+            .unwrap()
+            .balance
+            .0
+    }
+}

@@ -1,0 +1,221 @@
+//! Real `hongbao serve` processes, each with a data directory, nodes and ports of its own.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hongbao::client::admin::{AdminClient, NewRain, Rain};
+use hongbao::gateway::token;
+use hongbao::rain::split::Rule;
+use hongbao::rain::{Cents, RainId, State, UserId};
+use hongbao::serve::Addresses;
+use tempfile::TempDir;
+
+use super::eventually;
+
+pub struct Server {
+    child: Child,
+    pub dir: Arc<TempDir>,
+    pub addresses: Addresses,
+    settings: Vec<String>,
+}
+
+/// The program under test.
+pub fn hongbao() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_hongbao"))
+}
+
+impl Server {
+    /// All roles, on free ports, with these settings (`key=value`) on top.
+    pub fn start(settings: &[&str]) -> Server {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let free = [
+            "gateway.listen=127.0.0.1:0",
+            "admin.listen=127.0.0.1:0",
+            "steward.interval_ms=20",
+        ];
+        let settings = free
+            .iter()
+            .chain(settings)
+            .map(|text| (*text).to_owned())
+            .collect();
+        Server::start_in(dir, settings)
+    }
+
+    fn start_in(dir: Arc<TempDir>, settings: Vec<String>) -> Server {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(dir.path().join("server.log"))
+            .unwrap();
+        // The kernel ends the server with the thread that started it, should the test be killed.
+        let mut command = Command::new("setpriv");
+        command
+            .args([
+                "--pdeathsig",
+                "KILL",
+                env!("CARGO_BIN_EXE_hongbao"),
+                "--data-dir",
+            ])
+            .arg(dir.path().join("data"));
+        settings.iter().for_each(|setting| {
+            command.args(["--set", setting]);
+        });
+        let mut child = command
+            .arg("serve")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        if !lines.any(|line| line == "ready") {
+            panic!(
+                "the server did not start: {}",
+                std::fs::read_to_string(dir.path().join("server.log")).unwrap()
+            );
+        }
+        let addresses = Addresses::read(&dir.path().join("data")).unwrap();
+        Server {
+            child,
+            dir,
+            addresses,
+            settings,
+        }
+    }
+
+    pub fn data_dir(&self) -> std::path::PathBuf {
+        self.dir.path().join("data")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("server.log")).unwrap()
+    }
+
+    /// SIGKILL, as a crash would.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again on the same data and the same addresses.
+    pub fn restart(mut self) -> Server {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let mut settings = self.settings.clone();
+        settings.push(format!(
+            "gateway.listen={}",
+            self.addresses.gateway.unwrap()
+        ));
+        settings.push(format!("admin.listen={}", self.addresses.admin.unwrap()));
+        Server::start_in(self.dir.clone(), settings)
+    }
+
+    /// SIGTERM, and wait for its end.
+    pub async fn stop(mut self) -> ExitStatus {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        eventually("the server to stop", async || {
+            self.child.try_wait().unwrap()
+        })
+        .await
+    }
+
+    pub fn gateway(&self) -> std::net::SocketAddr {
+        self.addresses.gateway.unwrap()
+    }
+
+    pub fn secret(&self) -> Vec<u8> {
+        hex::decode(read(&self.data_dir().join("token-secret"))).unwrap()
+    }
+
+    pub fn token(&self, user: &str) -> String {
+        token::issue(
+            &UserId::new(user).unwrap(),
+            "default",
+            &self.secret(),
+            Duration::from_secs(600),
+        )
+    }
+
+    pub fn api_key(&self) -> String {
+        read(&self.data_dir().join("api-key"))
+    }
+
+    pub fn admin_url(&self) -> String {
+        format!("http://{}", self.addresses.admin.unwrap())
+    }
+
+    pub fn admin(&self) -> AdminClient {
+        AdminClient::new(&self.admin_url(), &self.api_key()).unwrap()
+    }
+
+    /// A funded, loaded rain that waits to be opened.
+    pub async fn ready_rain(&self, packets: u32, total: i64) -> RainId {
+        let admin = self.admin();
+        admin.create_sponsor("acme").await.unwrap();
+        let key = format!("{}", hongbao::jitter::Jitter::default().next_u64());
+        admin.deposit("acme", Cents(total), &key).await.unwrap();
+        let rain = admin.create_rain(&new_rain(packets, total)).await.unwrap();
+        self.until(rain.id, |rain| rain.state == State::Ready).await;
+        rain.id
+    }
+
+    pub async fn open_rain(&self, packets: u32, total: i64) -> RainId {
+        let id = self.ready_rain(packets, total).await;
+        self.admin().open_rain(id).await.unwrap();
+        id
+    }
+
+    pub async fn until(&self, id: RainId, wanted: impl Fn(&Rain) -> bool) -> Rain {
+        let admin = self.admin();
+        eventually(&format!("rain {id}"), async || {
+            admin.rain(id).await.ok().filter(|rain| wanted(rain))
+        })
+        .await
+    }
+
+    /// Every win of the rain has been credited.
+    pub async fn until_settled(&self, id: RainId) -> Rain {
+        self.until(id, |rain| {
+            rain.live.is_some_and(|live| live.claims_moving() == 0)
+        })
+        .await
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// A double-mean rain of acme in the room "quiz" that stays open for ten minutes.
+pub fn new_rain(packets: u32, total: i64) -> NewRain {
+    NewRain {
+        title: "test".into(),
+        room: "quiz".into(),
+        sponsor: "acme".into(),
+        rule: Rule::DoubleMean,
+        total_cents: Cents(total),
+        packets,
+        min_cents: None,
+        max_cents: None,
+        opens_at_ms: None,
+        duration_ms: Some(600_000),
+        durability: None,
+        buckets: None,
+        refund_after_ms: None,
+        key: None,
+    }
+}

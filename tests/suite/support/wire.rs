@@ -1,0 +1,138 @@
+//! A client that speaks the wire byte by byte, so that it can also do it wrong.
+
+use bytes::BytesMut;
+use hongbao::wire::client_frame::Request;
+use hongbao::wire::frame::{self, SERVER_FRAME_MAX};
+use hongbao::wire::server_frame::Message;
+use hongbao::wire::{ClientFrame, CloseCode, Grab, GrabResult, Hello, Outcome, ServerFrame, Watch};
+use prost::Message as _;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::PATIENCE;
+use super::server::Server;
+
+pub struct Raw {
+    stream: TcpStream,
+    buffer: BytesMut,
+    next_request: u64,
+}
+
+impl Raw {
+    pub async fn connect(server: &Server) -> Raw {
+        let stream = TcpStream::connect(server.gateway()).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Raw {
+            stream,
+            buffer: BytesMut::new(),
+            next_request: 1,
+        }
+    }
+
+    /// Connected and welcomed.
+    pub async fn user(server: &Server, user: &str) -> Raw {
+        let mut raw = Raw::connect(server).await;
+        match raw.hello(&server.token(user)).await {
+            Message::Welcome(welcome) => assert_eq!(welcome.user, user),
+            other => panic!("{other:?}"),
+        }
+        raw
+    }
+
+    pub async fn bytes(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
+    }
+
+    pub async fn send(&mut self, request: Request) -> u64 {
+        let request_id = self.next_request;
+        self.next_request += 1;
+        let bytes = frame::encode(&ClientFrame {
+            request_id,
+            request: Some(request),
+        });
+        self.stream.write_all(&bytes).await.unwrap();
+        request_id
+    }
+
+    /// The next frame; `None` when the gateway has closed the connection.
+    pub async fn receive(&mut self) -> Option<ServerFrame> {
+        loop {
+            if let Some(message) = frame::take(&mut self.buffer, SERVER_FRAME_MAX).unwrap() {
+                return Some(ServerFrame::decode(message).unwrap());
+            }
+            let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await;
+            match read.expect("no answer from the gateway") {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// The answer to a request; pushes that come before it are passed over.
+    pub async fn ask(&mut self, request: Request) -> Message {
+        let id = self.send(request).await;
+        loop {
+            let frame = self
+                .receive()
+                .await
+                .expect("the connection was closed instead of an answer");
+            if frame.request_id == id {
+                return frame.message.unwrap();
+            }
+        }
+    }
+
+    pub async fn hello(&mut self, token: &str) -> Message {
+        self.ask(Request::Hello(Hello {
+            token: token.into(),
+            protocol: 1,
+        }))
+        .await
+    }
+
+    pub async fn grab(&mut self, rain_id: u32) -> GrabResult {
+        match self.ask(Request::Grab(Grab { rain_id })).await {
+            Message::GrabResult(result) => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub async fn watch(&mut self, room: &str) {
+        let Message::Watching(watching) =
+            self.ask(Request::Watch(Watch { room: room.into() })).await
+        else {
+            panic!("not watching");
+        };
+        assert_eq!(watching.room, room);
+    }
+
+    /// Everything until the gateway closes; the last frame must be a GoAway, whose code this is.
+    pub async fn gone(&mut self) -> (CloseCode, String) {
+        let mut last = None;
+        while let Some(frame) = self.receive().await {
+            last = frame.message;
+        }
+        match last {
+            Some(Message::GoAway(away)) => (away.code(), away.reason),
+            Some(Message::Refused(refused)) => (refused.code(), refused.reason),
+            other => panic!("closed after {other:?}"),
+        }
+    }
+}
+
+/// Taps until the outcome is final.
+pub async fn final_outcome(raw: &mut Raw, rain: u32) -> GrabResult {
+    loop {
+        let result = raw.grab(rain).await;
+        match result.outcome() {
+            Outcome::Missed => tokio::task::yield_now().await,
+            Outcome::NotOpen | Outcome::Paused | Outcome::Busy | Outcome::Retry => {
+                tokio::time::sleep(std::time::Duration::from_millis(u64::from(
+                    result.retry_after_ms,
+                )))
+                .await;
+            }
+            _ => return result,
+        }
+    }
+}
