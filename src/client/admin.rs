@@ -443,7 +443,6 @@ mod tests {
     #[test]
     fn a_new_rain_is_this_json() {
         let rain = NewRain {
-            key: None,
             title: "t".into(),
             room: "r".into(),
             sponsor: "demo".into(),
