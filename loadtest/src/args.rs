@@ -7,7 +7,11 @@ use hongbao::rain::{Cents, Durability, RainId};
 
 /// Load generator of hongbao.
 #[derive(Debug, Parser)]
-#[command(name = "hongbao-load", version)]
+#[command(
+    name = "hongbao-load",
+    version,
+    after_help = "Exit codes: 0 the audit balances and every check holds, 1 it does not, 2 wrong arguments, 3 the run could not be carried out."
+)]
 pub struct Args {
     #[command(subcommand)]
     pub scenario: Scenario,
@@ -36,7 +40,7 @@ pub struct RainArgs {
     #[arg(long = "gateway", required = true, value_name = "ADDR")]
     pub gateways: Vec<String>,
     /// Address of the admin API, like http://127.0.0.1:7080
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "HONGBAO_ADMIN_URL")]
     pub admin: String,
     /// File with the admin API key (else the environment variable HONGBAO_API_KEY)
     #[arg(long, value_name = "FILE")]
@@ -104,7 +108,7 @@ pub struct RainArgs {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=250))]
     pub source_addresses: u32,
     /// Half of the people tap for the first time within this time after the opening.
-    #[arg(long, default_value = "1500ms", value_parser = duration)]
+    #[arg(long, default_value = "2s", value_parser = duration)]
     pub reaction: Duration,
     /// Of 100 people, how many look away and lose their connection just when they tap.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(0..=100), value_name = "PERCENT")]

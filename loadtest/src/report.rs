@@ -11,6 +11,9 @@ use crate::show::paint::{Paint, thousands};
 /// Of an audit's differences, so many are printed; the JSON has all of them.
 const DIFFERENCES_MAX: usize = 50;
 
+/// Outcomes side by side: they fit into 80 columns.
+const OUTCOMES_PER_LINE: usize = 4;
+
 /// What came of a run. The field names are those of the JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -80,35 +83,54 @@ impl Report {
                 thousands(self.grabs_per_second_peak),
             ),
         );
-        let mut outcomes: Vec<String> = self
-            .outcomes
-            .iter()
-            .map(|(name, count)| format!("{name} {}", paint.bold(&thousands(*count))))
-            .collect();
-        if self.unanswered > 0 {
-            let lost = paint.bold(&thousands(self.unanswered));
-            outcomes.push(format!("reply lost {lost}"));
+        let lost = ("reply lost".to_owned(), self.unanswered);
+        let mut outcomes = self.outcomes.clone();
+        outcomes.extend((self.unanswered > 0).then_some(lost));
+        for (line, few) in outcomes.chunks(OUTCOMES_PER_LINE).enumerate() {
+            let few: Vec<String> = few
+                .iter()
+                .map(|(name, count)| format!("{name} {}", paint.bold(&thousands(*count))))
+                .collect();
+            row(if line == 0 { "outcomes" } else { "" }, few.join("   "));
         }
-        row("outcomes", outcomes.join("   "));
         row("latency", spread(self.latency_ms, paint));
         row(
             "opening",
             format!("seen after {}", spread(self.opening_lag_ms, paint)),
         );
         row("settle lag", spread(self.settle_lag_ms, paint));
-        row(
-            "ledger",
-            format!(
-                "funded {} = credited {} ({} packets) + refunded {}",
-                paint.bold(&money(self.funded_cents)),
-                paint.bold(&money(self.credited_cents)),
-                thousands(self.credited_count),
-                paint.bold(&money(self.refunded_cents)),
-            ),
-        );
+        row("ledger", self.ledger(paint));
         if let Some(largest) = self.largest_cents {
             row("largest", format!("{} in one packet", money(largest)));
         }
+    }
+
+    /// Where the money is. A live rain has some in its pool and in claims.
+    fn ledger(&self, paint: Paint) -> String {
+        let audit = &self.audit;
+        let mut places = vec![
+            format!(
+                "credited {} ({} packets)",
+                paint.bold(&money(self.credited_cents)),
+                thousands(self.credited_count)
+            ),
+            format!("refunded {}", paint.bold(&money(self.refunded_cents))),
+        ];
+        for (place, cents) in [("pool", audit.pool_cents), ("claims", audit.claims_cents)] {
+            if cents != Cents::ZERO {
+                places.push(format!("{place} {}", paint.bold(&money(cents))));
+            }
+        }
+        let parts = [
+            audit.credited_cents,
+            audit.refunded_cents,
+            audit.pool_cents,
+            audit.claims_cents,
+        ];
+        let agrees = parts.into_iter().sum::<Cents>() == audit.funded_cents;
+        let sign = if agrees { "=" } else { "≠" };
+        let funded = paint.bold(&money(self.funded_cents));
+        format!("funded {funded} {sign} {}", places.join(" + "))
     }
 
     fn write_checks(&self, out: &mut String, paint: Paint) {
@@ -278,6 +300,20 @@ audit: UNBALANCED
 ";
         assert!(text.ends_with(end), "{text}");
         assert!(!report(false).is_good());
+    }
+
+    #[test]
+    fn money_that_is_elsewhere_is_shown_where_it_is() {
+        let mut live = report(true);
+        live.audit.credited_cents = Cents(900_000);
+        live.credited_cents = Cents(900_000);
+        live.audit.pool_cents = Cents(99_999);
+        let text = live.ledger(Paint::PLAIN);
+        let wanted =
+            "funded 10,000.00 ≠ credited 9,000.00 (3,000 packets) + refunded 0.00 + pool 999.99";
+        assert_eq!(text, wanted);
+        live.audit.claims_cents = Cents(1);
+        assert!(live.ledger(Paint::PLAIN).starts_with("funded 10,000.00 = "));
     }
 
     #[test]

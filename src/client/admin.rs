@@ -103,9 +103,14 @@ pub struct Rain {
     #[serde(default)]
     pub total_cents: Option<Cents>,
     #[serde(default)]
+    pub rule: Option<Rule>,
+    #[serde(default)]
     pub opens_at_ms: Option<i64>,
+    /// Unknown while the opening time is.
     #[serde(default)]
     pub closes_at_ms: Option<i64>,
+    #[serde(default)]
+    pub duration_ms: Option<u64>,
     #[serde(default)]
     pub buckets: Option<u32>,
     /// Only where one rain was asked for.
@@ -438,7 +443,6 @@ mod tests {
     #[test]
     fn a_new_rain_is_this_json() {
         let rain = NewRain {
-            key: None,
             title: "t".into(),
             room: "r".into(),
             sponsor: "demo".into(),
@@ -455,6 +459,7 @@ mod tests {
             durability: Some(Durability::Replicas(1)),
             buckets: None,
             refund_after_ms: None,
+            key: None,
         };
         let wanted = json!({
             "title": "t", "room": "r", "sponsor": "demo", "rule": {"tiers": [{"count": 2, "cents": 888}]},

@@ -374,7 +374,7 @@ impl Link<'_> {
                 Ok(())
             }
             message => {
-                state.answer(ServerFrame { message, ..frame });
+                state.answer(frame.request_id, message);
                 self.driver.shared.reply_came();
                 Ok(())
             }

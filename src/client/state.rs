@@ -14,7 +14,7 @@ use super::events::{Event, EventQueue};
 use super::{ClientError, Refusal, Settings, Stats};
 use crate::wire::client_frame::Request;
 use crate::wire::server_frame::Message;
-use crate::wire::{ClientFrame, Ping, ServerFrame, Watch, Welcome, frame};
+use crate::wire::{ClientFrame, Ping, Watch, Welcome, frame};
 
 /// Bytes that the socket did not take. A gateway that stops reading for that long is not worth waiting for: all requests in flight together
 /// are a few hundred bytes, Hello with its token below 4 KiB.
@@ -60,11 +60,15 @@ pub(super) enum Parting {
     Final(ClientError),
 }
 
+/// Who waits for a reply, and where.
+type Waiter = oneshot::Sender<Result<Message, ClientError>>;
+type Answer = oneshot::Receiver<Result<Message, ClientError>>;
+
 struct InFlight {
     id: u64,
     sent: Instant,
     /// `None` for the driver's own: heartbeats, and watching again.
-    reply: Option<oneshot::Sender<Message>>,
+    reply: Option<Waiter>,
 }
 
 pub(super) struct State {
@@ -142,12 +146,12 @@ impl Shared {
             }
         };
         match timeout_at(deadline, reply).await {
-            Ok(Ok(Message::Refused(refused))) => Err(ClientError::Refused(Refusal {
+            Ok(Ok(Ok(Message::Refused(refused)))) => Err(ClientError::Refused(Refusal {
                 code: refused.code,
                 reason: refused.reason,
                 reconnect_after: Duration::ZERO,
             })),
-            Ok(Ok(message)) => Ok(message),
+            Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(ClientError::ConnectionLost),
             Err(_) => {
                 // Other replies came, so the connection lives: this one may only be late. Nothing came: it is dead.
@@ -160,11 +164,7 @@ impl Shared {
     }
 
     /// `None` when too many are in flight.
-    #[allow(clippy::type_complexity)]
-    fn send(
-        &self,
-        request: &Request,
-    ) -> Result<Option<(oneshot::Receiver<Message>, Instant)>, ClientError> {
+    fn send(&self, request: &Request) -> Result<Option<(Answer, Instant)>, ClientError> {
         let mut state = self.lock();
         match &state.phase {
             Phase::Up(_) => {}
@@ -274,7 +274,7 @@ impl State {
         }
     }
 
-    pub fn put(&mut self, request: Request, reply: Option<oneshot::Sender<Message>>) {
+    pub fn put(&mut self, request: Request, reply: Option<Waiter>) {
         let id = self.next_request_id;
         self.next_request_id += 1;
         let frame = ClientFrame {
@@ -362,23 +362,21 @@ impl State {
         }
     }
 
-    /// A reply finds its request. Replies to nothing (a request of an earlier connection, say) are ignored.
-    pub fn answer(&mut self, reply: ServerFrame) {
-        let (id, Some(message)) = (reply.request_id, reply.message) else {
-            return;
-        };
+    /// A reply finds its request. Replies to nothing (a request that was asked twice, say) are ignored.
+    pub fn answer(&mut self, id: u64, message: Option<Message>) {
         let Some(place) = self.in_flight.iter().position(|sent| sent.id == id) else {
             return;
         };
         let Some(request) = self.in_flight.remove(place) else {
             return;
         };
-        if let Message::Pong(pong) = &message {
+        if let Some(Message::Pong(pong)) = &message {
             self.clock
                 .observe(request.sent, Instant::now(), pong.server_time_ms);
         }
+        let unknown = || ClientError::Protocol("a reply of no kind that we know".to_owned());
         if let Some(waiter) = request.reply {
-            let _ = waiter.send(message); // nobody waits any more: the caller was cancelled
+            let _ = waiter.send(message.ok_or_else(unknown)); // nobody waits any more: the caller was cancelled
         }
     }
 

@@ -245,6 +245,28 @@ async fn a_grab_before_the_opening_is_repeated_when_the_rain_opens() {
 }
 
 #[tokio::test]
+async fn messages_of_a_newer_gateway_are_no_reason_to_stop() {
+    let gateway = StandIn::start().await;
+    let (client, _events, mut peer) = connected(&gateway).await;
+    let serve = async {
+        let first = peer.hear_grab().await;
+        // A push and a reply with field 99, which this version does not know: 99 << 3 | 2 = 9a 06, no bytes long.
+        let unknown = |id: u8| [0, 0, 0, 5, 0x08, id, 0x9a, 0x06, 0x00];
+        peer.stream.write_all(&unknown(0)).await.unwrap();
+        let id = u8::try_from(first).unwrap();
+        peer.stream.write_all(&unknown(id)).await.unwrap();
+        let second = peer.hear_grab().await;
+        peer.say(second, result(Outcome::Missed, 0, 0)).await;
+    };
+    let twice = async { (client.grab(rain()).await, client.grab(rain()).await) };
+    let ((first, second), ()) = soon(async { tokio::join!(twice, serve) }).await;
+    let text = "the gateway broke the protocol: a reply of no kind that we know";
+    assert_eq!(first.unwrap_err().to_string(), text);
+    assert_eq!(second.unwrap().known(), Some(Outcome::Missed));
+    assert_eq!(client.stats().sessions, 1);
+}
+
+#[tokio::test]
 async fn a_wrong_request_is_not_repeated() {
     let gateway = StandIn::start().await;
     let (client, _events, mut peer) = connected(&gateway).await;

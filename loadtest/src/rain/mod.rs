@@ -170,12 +170,17 @@ impl Run {
             self.admin.create_sponsor(sponsor).await
         })
         .await?;
-        let key = format!("load-{}-{}", self.crew.seed, self.now_ms());
+        let key = self.key();
         self.patiently("deposit the total", async || {
             self.admin.deposit(sponsor, total, &key).await
         })
         .await?;
         Ok(())
+    }
+
+    /// Names what is made in this run, so that a repeated call makes it once, and the same seed on another day makes it anew.
+    fn key(&self) -> String {
+        format!("load-{}-{}", self.crew.seed, self.now_ms())
     }
 
     async fn create(&self, opens_at_ms: Option<i64>) -> Result<Rain, LoadError> {
@@ -195,11 +200,12 @@ impl Run {
             durability: args.durability,
             buckets: args.buckets,
             refund_after_ms: None,
-            key: None,
+            key: Some(self.key()),
         };
-        // Not repeated: a second one would be a second rain.
-        let rain = self.admin.create_rain(&new).await;
-        rain.map_err(admin("create the rain"))
+        self.patiently("create the rain", async || {
+            self.admin.create_rain(&new).await
+        })
+        .await
     }
 
     async fn ready(&self, rain: Rain) -> Result<Rain, LoadError> {
@@ -212,7 +218,7 @@ impl Run {
         let buckets = rain.buckets.unwrap_or(1);
         self.show.done(&format!(
             "rain {id}: {} red packets are hung up in {buckets} bucket{} ({:.1} s)",
-            thousands(self.args.packets.into()),
+            thousands(rain.packets.unwrap_or(self.args.packets).into()),
             if buckets == 1 { "" } else { "s" },
             began.elapsed().as_secs_f64(),
         ));
@@ -301,7 +307,10 @@ impl Run {
             .stage
             .send_modify(|stage| stage.step = Step::Countdown);
         let opens = Instant::now() + wait;
-        self.show.view(View::Countdown { opens });
+        self.show.view(match wait.is_zero() {
+            true => View::working("waiting for the rain to open"),
+            false => View::Countdown { opens },
+        });
         sleep(wait).await;
         if by_us {
             self.patiently("open the rain", async || self.admin.open_rain(id).await)
@@ -325,7 +334,8 @@ impl Run {
             sessions: self.args.sessions.into(),
         });
         let began = Instant::now();
-        let limit = self.args.duration + self.args.patience;
+        let duration = rain.duration_ms.map(Duration::from_millis);
+        let limit = duration.unwrap_or(self.args.duration) + self.args.patience;
         let decided = || self.crew.meter.decided.load(Relaxed);
         let mut gone = None;
         while decided() < self.args.sessions.into() && began.elapsed() < limit {

@@ -39,7 +39,7 @@ pub(super) fn tally(
         heading: run.args.heading.clone(),
         seed: run.crew.seed,
         rain_id: rain.id,
-        rule: rule_name(&run.args.rule),
+        rule: rule_name(rain.rule.as_ref().unwrap_or(&run.args.rule)),
         packets,
         buckets: rain.buckets,
         sessions: run.args.sessions,
