@@ -42,5 +42,8 @@ pub mod jitter;
 /// Every metric once.
 pub mod metrics;
 
+/// Where tests let the process die.
+pub mod crash;
+
 /// This machine's wall clock.
 pub mod clock;

@@ -124,6 +124,7 @@ pub async fn create(
         .ledger
         .create_rain(&new, Seed(seed), now_ms(), key.as_deref(), salts)
         .await?;
+    crate::crash::point("create.recorded");
     Ok((StatusCode::CREATED, Json(rain.into())))
 }
 

@@ -88,12 +88,10 @@ fn local_answer(
     match session.remembered(rain.snapshot.rain) {
         Some(Remembered::Won(packet)) => return Some((Outcome::AlreadyWon, Some(packet))),
         Some(Remembered::Closed) => return Some((Outcome::Closed, None)),
-        Some(Remembered::Empty { epoch }) => {
-            if rain.buckets[bucket].still_empty(epoch, now as u64) {
-                return Some((worker.nothing_left(rain), None));
-            }
+        Some(Remembered::Empty { epoch }) if rain.buckets[bucket].still_empty(epoch, now as u64) => {
+            return Some((worker.nothing_left(rain), None));
         }
-        None => {}
+        Some(Remembered::Empty { .. }) | None => {}
     }
     let early = match (rain.snapshot.state, rain.snapshot.opens_at_ms) {
         (State::Created | State::Ready, Some(opens)) => now + CLOCK_SLACK_MS < opens,

@@ -6,9 +6,12 @@ use std::rc::Rc;
 
 use super::session::Session;
 
+/// Sessions by their ids.
+type Watching = HashMap<u64, Rc<Session>>;
+
 #[derive(Default)]
 pub struct Rooms {
-    rooms: RefCell<HashMap<Rc<str>, HashMap<u64, Rc<Session>>>>,
+    rooms: RefCell<HashMap<Rc<str>, Watching>>,
 }
 
 impl Rooms {

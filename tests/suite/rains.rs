@@ -57,9 +57,7 @@ fn crowd(server: &Server, rain: RainId, count: u32) -> Crowd {
                         (Some(outcome @ (Outcome::SoldOut | Outcome::Closed)), None) => {
                             return outcome;
                         }
-                        (Some(Outcome::Missed), None) => {
-                            tokio::time::sleep(Duration::from_millis(20)).await
-                        }
+                        (Some(Outcome::Missed), None) => tapping_pause().await,
                         other => panic!("{other:?}"),
                     }
                 }
@@ -72,6 +70,11 @@ fn crowd(server: &Server, rain: RainId, count: u32) -> Crowd {
     });
     let people = people.collect();
     Crowd { told, won, people }
+}
+
+/// Between two taps of one person.
+async fn tapping_pause() {
+    tokio::time::sleep(Duration::from_millis(20)).await; // people tap at some pace
 }
 
 impl Crowd {

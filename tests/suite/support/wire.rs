@@ -127,10 +127,8 @@ pub async fn final_outcome(raw: &mut Raw, rain: u32) -> GrabResult {
         match result.outcome() {
             Outcome::Missed => tokio::task::yield_now().await,
             Outcome::NotOpen | Outcome::Paused | Outcome::Busy | Outcome::Retry => {
-                tokio::time::sleep(std::time::Duration::from_millis(u64::from(
-                    result.retry_after_ms,
-                )))
-                .await;
+                let wait = std::time::Duration::from_millis(u64::from(result.retry_after_ms));
+                tokio::time::sleep(wait).await; // the protocol asks for it
             }
             _ => return result,
         }
