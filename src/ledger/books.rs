@@ -171,7 +171,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Adds up everything, at one instant: a scan of both journals, about a second per million credits.
+    /// Adds up everything, at one instant: a scan of both journals, about two seconds per million credits.
     pub async fn books(&self) -> Result<Books, LedgerError> {
         let mut tx = self.db.begin_audit("auditing the books").await?;
         let sql = "SELECT CAST(COALESCE(SUM(balance_cents), 0) AS BIGINT) FROM accounts";

@@ -153,14 +153,14 @@ fn kind(error: &sqlx::Error) -> Kind {
 /// PostgreSQL, "Appendix A: error codes". The first two characters are the class.
 fn postgres_kind(code: &str) -> Kind {
     match code {
-        "55P03" => Kind::Outage,     // lock not available
         "25006" => Kind::Outage, // read-only: a standby, or a primary that has just lost its role
         "22003" => Kind::Constraint, // a balance beyond BIGINT
         "22021" => Kind::Constraint, // a character that the database's encoding cannot hold
         _ => match code.get(..2).unwrap_or_default() {
             // connection, authorisation (a rotated password), rollback by deadlock, resources (disk, memory, connections),
-            // operator intervention (shutdown, statement timeout), system error, configuration file
-            "08" | "28" | "40" | "53" | "57" | "58" | "F0" => Kind::Outage,
+            // not in the right state (a lock not available in time, a database that takes no connections), operator intervention
+            // (shutdown, statement timeout), system error, configuration file
+            "08" | "28" | "40" | "53" | "55" | "57" | "58" | "F0" => Kind::Outage,
             "23" | "P0" => Kind::Constraint, // integrity constraints, our triggers among them
             _ => Kind::Broken,
         },

@@ -23,6 +23,11 @@ static POSTGRES_TABLES: Migrator = sqlx::migrate!("src/ledger/migrations/postgre
 const CONNECT_MS_MAX: u64 = 5_000;
 /// How long SQLite waits for another process's write lock.
 const BUSY_MS_MAX: u64 = 5_000;
+/// Users come in no order, so almost every credit of a batch changes a page of its own, and the next batch the same ones again. Small
+/// pages make that 1 KiB of log for a credit instead of 4 (measured at 400,000 users: 66,000 credits/s instead of 49,000), and folding
+/// the log into the file after 64 MiB instead of 4 writes each page once for many batches (measured: twice the rate).
+const PAGE_BYTES: u32 = 1_024;
+const WAL_BYTES: u32 = 64 << 20;
 /// PostgreSQL ends a statement that takes longer (a batch of 2,000 credits takes about 40 ms) …
 const STATEMENT_MS_MAX: u64 = 10_000;
 /// … or waits longer for a lock …
@@ -61,6 +66,7 @@ async fn open_sqlite(path: &Path, url: &str, settings: &LedgerSettings) -> Resul
         .synchronous(SqliteSynchronous::Full) // a commit is on disk before it is answered: a claim is acknowledged on its word
         .foreign_keys(true)
         .busy_timeout(Duration::from_millis(BUSY_MS_MAX))
+        .page_size(PAGE_BYTES)
         .disable_statement_logging();
 
     let pool = || {
@@ -74,9 +80,14 @@ async fn open_sqlite(path: &Path, url: &str, settings: &LedgerSettings) -> Resul
         shown: shown.clone(),
         source,
     };
+    let for_writing = options
+        .clone()
+        .pragma("cache_size", "-65536") // KiB: the pages of a million users' balances
+        .pragma("wal_autocheckpoint", (WAL_BYTES / PAGE_BYTES).to_string())
+        .pragma("temp_store", "MEMORY"); // what a statement would have to take back, 4 KiB per page touched
     let writer = pool()
         .max_connections(1)
-        .connect_with(options.clone().pragma("cache_size", "-65536")) // KiB: the pages of a million users' balances
+        .connect_with(for_writing)
         .await
         .map_err(opening)?;
     migrate_sqlite(&writer)

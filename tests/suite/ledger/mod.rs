@@ -6,6 +6,8 @@ mod accounts;
 mod credits;
 /// What the database itself refuses, whoever writes.
 mod enforced;
+/// A store that is away, locked or restarted, and comes back.
+mod outages;
 /// The life of a rain, refund and discard.
 mod rains;
 /// Random operations against a model; calls dropped half way.

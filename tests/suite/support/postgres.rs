@@ -7,21 +7,25 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Runs as root when the tests do, and so may remove what the server's user owns. Ctrl-C reaches the whole group: the shell must
-/// outlive it, to clean up. `$1` command, `$2` folder. The server reports on stderr, which is where we learn that it is ready.
+/// Runs as root when the tests do, and so may remove what the server's user owns. `$1` initdb, `$2` server, `$3` folder. The server
+/// reports on stderr, which is where we learn that it is ready. QUIT ends it at once; TERM ends one that has only just been started,
+/// since shells start background jobs with QUIT ignored.
 const KEEPER: &str = r#"
-    trap '' INT TERM HUP
-    eval "$1" </dev/null &
-    server=$!
-    cat >/dev/null
-    kill -QUIT $server 2>/dev/null
-    wait $server
-    rm -rf "$2"
+    eval "$1" </dev/null && {
+        eval "$2" </dev/null &
+        server=$!
+        cat >/dev/null
+        exec 2>/dev/null # nobody reads it any more, and a write would end us
+        kill -TERM $server; kill -QUIT $server
+        wait $server
+    }
+    rm -rf "$3"
 "#;
 
 struct Server {
@@ -63,13 +67,6 @@ fn start() -> Server {
         bin.display(),
         data.display()
     );
-    let made = Command::new("sh").args(["-c", &initdb]).output().unwrap();
-    assert!(
-        made.status.success(),
-        "initdb: {}",
-        String::from_utf8_lossy(&made.stderr)
-    );
-
     let server = format!(
         "exec {become_user} {}/postgres -D {} -k {} -c listen_addresses= -c max_connections=200 -c fsync=on",
         bin.display(),
@@ -77,7 +74,15 @@ fn start() -> Server {
         folder.display()
     );
     let mut keeper = Command::new("sh")
-        .args(["-c", KEEPER, "keeper", &server, folder.to_str().unwrap()])
+        .args([
+            "-c",
+            KEEPER,
+            "keeper",
+            &initdb,
+            &server,
+            folder.to_str().unwrap(),
+        ])
+        .process_group(0) // Ctrl-C is for the tests; the keeper outlives them, to clean up
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -23,7 +23,8 @@ CREATE TABLE credits (
     at_ms     INTEGER NOT NULL
 ) STRICT;
 
-CREATE INDEX credits_by_user ON credits (user_id); -- "where is my packet?"
+-- No index by user, unlike PostgreSQL: users come in no order, so each credit would write one more page to the log (measured: a third
+-- of the rate at 200,000 users). Reading one user's credits scans the table instead, about 0.1 s per million.
 
 CREATE TABLE entries (
     id           INTEGER NOT NULL PRIMARY KEY,
@@ -70,7 +71,8 @@ CREATE INDEX rains_unfinished ON rains (id) WHERE state <> 'finished';
 
 CREATE TRIGGER accounts_open BEFORE INSERT ON accounts
 BEGIN
-    SELECT RAISE(ABORT, 'an account is opened with a balance of zero') WHERE NEW.balance_cents <> 0;
+    SELECT RAISE(ABORT, 'an account is opened with a balance of zero')
+    WHERE NEW.balance_cents <> 0 AND (SELECT yes FROM moving) = 0;
     SELECT RAISE(IGNORE) WHERE EXISTS (SELECT 1 FROM accounts WHERE name = NEW.name);
 END;
 
@@ -105,9 +107,8 @@ BEGIN
     UPDATE moving SET yes = 1;
     UPDATE accounts SET balance_cents = balance_cents - NEW.cents WHERE name = 'escrow:' || (NEW.packet_id >> 32);
     SELECT RAISE(ABORT, 'the rain has no escrow account') WHERE changes() = 0;
-    INSERT INTO accounts (name) VALUES ('user:' || NEW.user_id); -- ignored if it is there
     UPDATE accounts SET balance_cents = balance_cents + NEW.cents WHERE name = 'user:' || NEW.user_id;
-    SELECT RAISE(ABORT, 'the user has no account') WHERE changes() = 0;
+    INSERT INTO accounts (name, balance_cents) SELECT 'user:' || NEW.user_id, NEW.cents WHERE changes() = 0;
     UPDATE moving SET yes = 0;
 END;
 
