@@ -2,6 +2,8 @@
 
 /// Sponsors, deposits, balances.
 mod accounts;
+/// Claims that wait for a person.
+mod dead_letters;
 /// Errors as problem+json.
 mod problem;
 /// Create, list, show, open, close, audit.
@@ -58,6 +60,17 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/rains/{id}/close", post(rains::close))
         .route("/rains/{id}/audit", get(rains::audit))
         .route("/rains/{id}/winners", get(rains::winners))
+        .route("/dead-letters", get(dead_letters::list))
+        .route("/dead-letters/requeue", post(dead_letters::requeue_all))
+        .route("/dead-letters/{packet}", get(dead_letters::show))
+        .route(
+            "/dead-letters/{packet}/requeue",
+            post(dead_letters::requeue),
+        )
+        .route(
+            "/dead-letters/{packet}/discard",
+            post(dead_letters::discard),
+        )
         .layer(middleware::from_fn_with_state(admin.clone(), authorized));
     Router::new()
         .nest("/v1", v1)

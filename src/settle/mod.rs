@@ -228,7 +228,7 @@ impl Settler {
             if tried && leased.attempts + 1 >= self.settings.attempts_max {
                 burials.push((
                     leased.claim.clone(),
-                    format!("attempts used up; last error: {reason}"),
+                    format!("attempts_used_up: last error: {reason}"),
                 ));
             } else {
                 let wait = self.jitter.back_off(

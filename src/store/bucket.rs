@@ -95,7 +95,7 @@ pub struct DeadLetter {
 }
 
 /// A number as an argument: an empty text lets the script ask the node's own clock.
-fn or_node_clock(now_ms: Option<i64>) -> String {
+pub(super) fn or_node_clock(now_ms: Option<i64>) -> String {
     now_ms.map(|ms| ms.to_string()).unwrap_or_default()
 }
 
@@ -118,10 +118,13 @@ impl Bucket {
         for arg in args {
             call.arg(arg);
         }
-        script.run(&self.link, &call).await
+        crate::crash::script(script.verb, "before");
+        let reply = script.run(&self.link, &call).await;
+        crate::crash::script(script.verb, "after");
+        reply
     }
 
-    async fn run_count(
+    pub(super) async fn run_count(
         &self,
         script: &script::Script,
         keys: &[&str],
@@ -242,7 +245,11 @@ impl Bucket {
         let Value::Array(items) = &reply else {
             return Err(script::LEASE.misread(&reply));
         };
-        parse_lease(items).ok_or_else(|| script::LEASE.misread(&reply))
+        let lease = parse_lease(items).ok_or_else(|| script::LEASE.misread(&reply))?;
+        if !lease.claims.is_empty() {
+            crate::crash::point("lease.after");
+        }
+        Ok(lease)
     }
 
     /// Removes claims whose credit has committed.
@@ -467,7 +474,7 @@ fn parse_lease(items: &[Value]) -> Option<Lease> {
     Some(lease)
 }
 
-fn parse_letter(letter: &str) -> Option<DeadLetter> {
+pub(super) fn parse_letter(letter: &str) -> Option<DeadLetter> {
     let mut parts = letter.splitn(4, '\t');
     Some(DeadLetter {
         at_ms: parts.next()?.parse().ok()?,
