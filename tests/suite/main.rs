@@ -8,6 +8,8 @@ mod support;
 mod admin;
 /// Claims that wait for a person.
 mod dead_letters;
+/// Stores that go away, fill up, forget; settlers that freeze.
+mod faults;
 /// The wire: what a phone may send, and what it must not.
 mod gateway;
 /// Every promise of the ledger, on both stores.
