@@ -93,6 +93,16 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "One settlement: lease, commit, ack.",
     ),
     (
+        "hongbao_claims",
+        "gauge",
+        "Claims in Redis that are not settled, by state, of all rains: the same in every process. Waiting should fall to zero within a second after a rain.",
+    ),
+    (
+        "hongbao_claim_oldest_seconds",
+        "gauge",
+        "How long the oldest unsettled claim has been seen on its way: rising means that somebody waits for money.",
+    ),
+    (
         "hongbao_audits_total",
         "counter",
         "Audits by verdict: any but balanced is an alarm.",
@@ -113,6 +123,11 @@ pub struct Metrics {
     pub claims_retried: Counter,
     pub claims_buried: Counter,
     pub settle_batch_seconds: Histogram,
+    pub claims_waiting: Gauge,
+    pub claims_in_lease: Gauge,
+    pub claims_retrying: Gauge,
+    pub claims_dead: Gauge,
+    pub claim_oldest_seconds: Gauge,
 }
 
 impl Metrics {
@@ -144,6 +159,11 @@ impl Metrics {
             claims_retried: counter!("hongbao_claims_retried_total"),
             claims_buried: counter!("hongbao_claims_buried_total"),
             settle_batch_seconds: histogram!("hongbao_settle_batch_seconds"),
+            claims_waiting: gauge!("hongbao_claims", "state" => "waiting"),
+            claims_in_lease: gauge!("hongbao_claims", "state" => "leased"),
+            claims_retrying: gauge!("hongbao_claims", "state" => "retrying"),
+            claims_dead: gauge!("hongbao_claims", "state" => "dead"),
+            claim_oldest_seconds: gauge!("hongbao_claim_oldest_seconds"),
         }
     }
 

@@ -4,6 +4,8 @@
 mod accounts;
 /// Claims that wait for a person.
 mod dead_letters;
+/// How claims flow.
+pub mod pipeline;
 /// Errors as problem+json.
 mod problem;
 /// Create, list, show, open, close, audit.
@@ -42,6 +44,7 @@ pub struct Admin {
     pub metrics: Option<PrometheusHandle>,
     /// Cancelled when a drain begins: from then on the process is not ready.
     pub draining: CancellationToken,
+    pub pipeline: pipeline::Pipeline,
 }
 
 pub type Shared = State<Arc<Admin>>;
@@ -60,6 +63,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/rains/{id}/close", post(rains::close))
         .route("/rains/{id}/audit", get(rains::audit))
         .route("/rains/{id}/winners", get(rains::winners))
+        .route("/pipeline", get(pipeline::show))
         .route("/dead-letters", get(dead_letters::list))
         .route("/dead-letters/requeue", post(dead_letters::requeue_all))
         .route("/dead-letters/{packet}", get(dead_letters::show))

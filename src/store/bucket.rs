@@ -350,6 +350,22 @@ impl Bucket {
         })
     }
 
+    /// The claim that has waited longest, the one whose lease is over first, the one that is due first: as texts, those there are.
+    pub async fn oldest_claims(&self) -> Result<Vec<String>, StoreError> {
+        let mut oldest = vec![];
+        let mut waiting = redis::cmd("LINDEX");
+        waiting.arg(&self.keys.claims).arg(-1);
+        oldest.extend(text(&self.link.call(&waiting).await?).map(str::to_owned));
+        for key in [&self.keys.leased, &self.keys.retry] {
+            let mut first = redis::cmd("ZRANGE");
+            first.arg(key).arg(0).arg(0);
+            if let Value::Array(items) = self.link.call(&first).await? {
+                oldest.extend(items.first().and_then(text).map(str::to_owned));
+            }
+        }
+        Ok(oldest)
+    }
+
     /// Packets of the pool from `start`, at most `most`: an element that cannot be read is returned as its text.
     pub async fn pool_page(
         &self,
