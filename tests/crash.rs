@@ -137,8 +137,10 @@ async fn lock_the_ledger(mortal: &mut Mortal, id: RainId) {
 }
 
 async fn rain_to_its_end(mortal: &mut Mortal, point: &str) -> Result<(), String> {
+    // Buckets that run empty one after the other, so that there is something to transfer.
     let new = NewRain {
         key: Some("tonight".into()),
+        buckets: Some(4),
         ..new_rain(PACKETS, TOTAL)
     };
     mortal
@@ -187,7 +189,8 @@ async fn rain_to_its_end(mortal: &mut Mortal, point: &str) -> Result<(), String>
 }
 
 fn tap(mortal: &mut Mortal, id: RainId) -> Crowd {
-    crowd(mortal.server(), id, PACKETS + 20)
+    // As many people as packets, but not in each bucket: the last packets have to be moved to them.
+    crowd(mortal.server(), id, PACKETS)
 }
 
 /// Restarts the server when it dies, until everybody knows their outcome.

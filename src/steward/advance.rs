@@ -54,7 +54,11 @@ impl Steward {
                     return self.shut(&rain).await;
                 }
                 self.apply(&rain).await?;
-                if !rain.sold_out && self.is_sold_out(&rain).await? {
+                if rain.sold_out {
+                    return Ok(());
+                }
+                self.balance(&rain).await?;
+                if self.is_sold_out(&rain).await? {
                     let rain = self.ledger.set_sold_out(rain.id, true).await?;
                     self.apply(&rain).await?;
                 }

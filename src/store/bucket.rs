@@ -108,7 +108,7 @@ fn one_line(text: &str) -> String {
 }
 
 impl Bucket {
-    async fn run(
+    pub(super) async fn run(
         &self,
         script: &script::Script,
         keys: &[&str],
@@ -431,7 +431,7 @@ impl Bucket {
         Ok((cursor, fields.iter().map(letter).collect()))
     }
 
-    async fn hscan(
+    pub(super) async fn hscan(
         &self,
         key: &str,
         cursor: u64,

@@ -20,6 +20,8 @@ pub mod managed;
 pub mod script;
 /// Hash slots, as Redis Cluster computes them.
 pub mod slots;
+/// Packets between two buckets: give, take, given.
+pub mod transfer;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -33,6 +33,9 @@ scripts! {
     RETRY = "retry";
     BURY = "bury";
     REQUEUE = "requeue";
+    GIVE = "give";
+    TAKE = "take";
+    GIVEN = "given";
     PUBLISH = "publish";
 }
 

@@ -20,3 +20,5 @@ mod rains;
 mod steward;
 /// Scripts against a small model, slot numbers, nodes that are not fit.
 mod store;
+/// Packets that are moved to where people tap.
+mod transfers;
