@@ -95,7 +95,7 @@ pub struct DeadLetter {
 }
 
 /// A number as an argument: an empty text lets the script ask the node's own clock.
-fn or_node_clock(now_ms: Option<i64>) -> String {
+pub(super) fn or_node_clock(now_ms: Option<i64>) -> String {
     now_ms.map(|ms| ms.to_string()).unwrap_or_default()
 }
 
