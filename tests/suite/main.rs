@@ -7,6 +7,8 @@ mod support;
 mod admin;
 /// The wire: what a phone may send, and what it must not.
 mod gateway;
+/// What a user is told after the credit, whoever dies in between.
+mod inbox;
 /// Every promise of the ledger, on both stores.
 mod ledger;
 /// Whole rains, with crashes in the middle.
