@@ -142,6 +142,10 @@ pub struct Settle {
     pub attempts_max: u32,
     pub retry_base: Duration,
     pub retry_max: Duration,
+    /// How long a message stays in a user's inbox, and the inbox after its last message.
+    pub inbox_keep: Duration,
+    /// Messages in one inbox; the oldest beyond it go. About 60 bytes each, and 300 for the inbox.
+    pub inbox_messages_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -527,6 +531,12 @@ impl Settings {
                 attempts_max: r.number("settle.attempts_max", 10, 1..=1_000) as u32,
                 retry_base: r.ms("settle.retry_base_ms", 500, 1..=600_000),
                 retry_max: r.ms("settle.retry_max_ms", 300_000, 1..=86_400_000),
+                inbox_keep: r.ms(
+                    "settle.inbox_keep_ms",
+                    2_592_000_000,
+                    1_000..=31_536_000_000,
+                ),
+                inbox_messages_max: r.count("settle.inbox_messages_max", 100, 1..=500),
             },
             ledger: Ledger {
                 url: r.text("ledger.url", ""),

@@ -90,7 +90,32 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
     (
         "hongbao_settle_batch_seconds",
         "histogram",
-        "One settlement: lease, commit, ack.",
+        "One settlement: commit, messages, ack.",
+    ),
+    (
+        "hongbao_inbox_messages_total",
+        "counter",
+        "Messages written into users' inboxes by this process.",
+    ),
+    (
+        "hongbao_inbox_waits_total",
+        "counter",
+        "Credited claims that wait because their user's inbox cannot be written: a node is away or full when it rises.",
+    ),
+    (
+        "hongbao_inbox_pages_total",
+        "counter",
+        "Pages of inboxes asked for, by result: read, busy (too many at once), away (the node does not answer).",
+    ),
+    (
+        "hongbao_inbox_pushes_total",
+        "counter",
+        "Messages pushed to sessions when they were written.",
+    ),
+    (
+        "hongbao_inbox_pushes_dropped_total",
+        "counter",
+        "Credits that a busy worker did not look at: their users find them in the inbox at the next connect or push.",
     ),
     (
         "hongbao_claims",
@@ -128,6 +153,13 @@ pub struct Metrics {
     pub claims_retrying: Gauge,
     pub claims_dead: Gauge,
     pub claim_oldest_seconds: Gauge,
+    pub inbox_messages: Counter,
+    pub inbox_waits: Counter,
+    pub inbox_pages_read: Counter,
+    pub inbox_pages_busy: Counter,
+    pub inbox_pages_away: Counter,
+    pub inbox_pushes: Counter,
+    pub inbox_pushes_dropped: Counter,
 }
 
 impl Metrics {
@@ -164,6 +196,13 @@ impl Metrics {
             claims_retrying: gauge!("hongbao_claims", "state" => "retrying"),
             claims_dead: gauge!("hongbao_claims", "state" => "dead"),
             claim_oldest_seconds: gauge!("hongbao_claim_oldest_seconds"),
+            inbox_messages: counter!("hongbao_inbox_messages_total"),
+            inbox_waits: counter!("hongbao_inbox_waits_total"),
+            inbox_pages_read: counter!("hongbao_inbox_pages_total", "result" => "read"),
+            inbox_pages_busy: counter!("hongbao_inbox_pages_total", "result" => "busy"),
+            inbox_pages_away: counter!("hongbao_inbox_pages_total", "result" => "away"),
+            inbox_pushes: counter!("hongbao_inbox_pushes_total"),
+            inbox_pushes_dropped: counter!("hongbao_inbox_pushes_dropped_total"),
         }
     }
 

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::admission::{self, Remembered};
+use super::inbox;
 use super::worker::Worker;
 use crate::rain::{Packet, RainId, UserId};
 use crate::wire::client_frame::Request;
@@ -235,6 +236,7 @@ impl Session {
             (Some(Request::Grab(grab)), Some(user)) => {
                 admission::grab(worker, self, user, id, grab.rain_id)
             }
+            (Some(Request::Inbox(asked)), Some(user)) => inbox::page(worker, self, user, id, asked),
         }
     }
 
@@ -255,8 +257,11 @@ impl Session {
                     server_time_ms: crate::clock::now_ms(),
                     heartbeat_interval_ms: worker.settings.heartbeat_interval.as_millis() as u32,
                 };
-                let _ = self.user.set(user);
+                let user = self.user.get_or_init(|| user);
                 self.send(worker, id, Message::Welcome(welcome));
+                // Known as the user's before the inbox is read: what is written meanwhile is pushed.
+                worker.users.enter(user, self);
+                inbox::page_after_welcome(worker, self, user, hello.last_message_id);
             }
         }
     }

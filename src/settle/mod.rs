@@ -1,10 +1,12 @@
-//! claim → credit → ack.
+//! claim → credit → message → ack.
 //!
-//! A settler leases claims, has them credited in one transaction, and removes them when that has committed. A crash at any point repeats
-//! work, never money: the credit's key is the packet id.
+//! A settler leases claims, has them credited in one transaction, and removes them when that has committed and their users' inboxes have the
+//! message. A crash at any point repeats work, never money or messages: the key of both is the packet id.
 
 /// What becomes of a claim after a try to credit it.
 mod decide;
+/// The user's message after the credit, and the news of it.
+mod notify;
 /// Which bucket is looked at next: oldest rains first, every rain in its turn.
 mod rota;
 
@@ -21,8 +23,10 @@ use crate::jitter::Jitter;
 use crate::ledger::{CREDIT_BATCH_MAX, Ledger, LedgerError};
 use crate::rain::Claim;
 use crate::store::bucket::{Bucket, Lease};
+use crate::store::inbox::Credited;
 use crate::store::{Store, StoreError};
 use decide::{Decision, decide};
+use notify::Notifier;
 use rota::Rota;
 
 /// One transaction takes whatever a settler holds.
@@ -44,6 +48,7 @@ struct Settler {
     settings: config::Settle,
     ledger: Ledger,
     rota: Rota,
+    notifier: Notifier,
     jitter: Jitter,
 }
 
@@ -60,6 +65,7 @@ pub fn start(
             settings: settings.clone(),
             ledger: ledger.clone(),
             rota: Rota::new(store.clone(), ledger.clone(), number),
+            notifier: Notifier::new(store.clone(), settings),
             jitter: Jitter::default(),
         };
         let stop = stop.clone();
@@ -157,7 +163,8 @@ impl Settler {
         crate::metrics::get()
             .claims_leased
             .increment(claims.len() as u64);
-        let verdicts = match self.ledger.credit(&claims, now_ms()).await {
+        let credited_at_ms = now_ms();
+        let verdicts = match self.ledger.credit(&claims, credited_at_ms).await {
             Ok(verdicts) => verdicts,
             Err(error) => {
                 let outage = error.is_outage();
@@ -180,30 +187,43 @@ impl Settler {
                 };
                 decisions.push(decide(leased, verdict));
             }
-            finishing.push(self.finish(held, decisions));
+            finishing.push(self.finish(held, decisions, credited_at_ms));
         }
-        join_all(finishing).await;
+        let credited = join_all(finishing).await.concat();
+        self.notifier
+            .publish(&held[0].bucket.link, credited_at_ms, credited)
+            .await;
         crate::metrics::get()
             .settle_batch_seconds
             .record(started.elapsed());
         Ok(())
     }
 
-    /// Carries out the decisions. A failure here loses nothing: the lease runs out and somebody does it again.
-    async fn finish(&self, held: &Held, decisions: Vec<Decision>) {
-        let (mut acks, mut burials) = (vec![], vec![]);
+    /// Carries out the decisions. A failure here loses nothing: the lease runs out and somebody does it again. Returns the claims whose
+    /// users have a new message.
+    async fn finish(
+        &self,
+        held: &Held,
+        decisions: Vec<Decision>,
+        credited_at_ms: i64,
+    ) -> Vec<Credited> {
+        let (mut acks, mut paid, mut burials) = (vec![], vec![], vec![]);
         for (leased, decision) in held.lease.claims.iter().zip(decisions) {
             match decision {
+                Decision::TellThenAck => paid.push(leased),
                 Decision::Ack => acks.push(leased.claim.clone()),
                 Decision::Bury(reason) => burials.push((leased.claim.clone(), reason)),
             }
         }
+        let told = self.tell(held, &paid, credited_at_ms).await;
+        acks.extend(told.acks);
         if !acks.is_empty()
             && let Err(error) = held.bucket.ack(&acks).await
         {
             tracing::warn!(%error, bucket = %held.bucket.tag, "credited claims could not be acked; they will be found credited");
         }
         self.bury(held, burials).await;
+        told.news
     }
 
     async fn bury(&self, held: &Held, burials: Vec<(Claim, String)>) {

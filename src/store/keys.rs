@@ -101,7 +101,10 @@ pub const RAINS: &str = "hb:rains";
 /// Channel on which a rain's id is published when its snapshot changes.
 pub const RAIN_CHANNEL: &str = "hb:rains";
 
-/// Both keys of a user's inbox share the user's tag.
+/// Channel on which settlers tell the gateways who was credited.
+pub const CREDITED_CHANNEL: &str = "hb:credited";
+
+/// ZSET business id → message id, and HASH business id → contents. Both keys of a user's inbox share the user's tag.
 pub fn inbox(user: &UserId) -> [String; 2] {
     [
         format!("hb:{{u:{user}}}:inbox"),

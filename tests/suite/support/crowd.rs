@@ -7,10 +7,14 @@ use std::time::Duration;
 use hongbao::client::admin::{Audit, Winner};
 use hongbao::client::{BackoffBounds, Client, Login, Settings};
 use hongbao::rain::{RainId, State};
-use hongbao::wire::Outcome;
+use hongbao::wire::client_frame::Request;
+use hongbao::wire::inbox_message::Contents;
+use hongbao::wire::server_frame::Message;
+use hongbao::wire::{Inbox, Outcome};
 use tokio::sync::{Mutex, Notify};
 
 use super::server::Server;
+use super::wire::Raw;
 use super::{PATIENCE, eventually};
 
 /// What the people of a rain were told: user → packet and cents.
@@ -140,5 +144,21 @@ pub async fn assert_paid(server: &Server, rain: RainId, told: &Told) -> Audit {
         );
     }
     assert_eq!(paid.len(), told.len(), "everybody who was paid was told");
+    // One message for each credit, whatever died on the way. Some stand for all.
+    for (user, win) in told.iter().take(30) {
+        let mut session = Raw::user(server, user).await;
+        let Message::InboxPage(page) = session.ask(Request::Inbox(Inbox::default())).await else {
+            panic!("no inbox")
+        };
+        let messages: Vec<_> = page
+            .messages
+            .into_iter()
+            .map(|message| message.contents)
+            .collect();
+        let [Some(Contents::PacketCredited(credited))] = &messages[..] else {
+            panic!("{user}: {messages:?}")
+        };
+        assert_eq!((credited.packet_id, credited.cents), *win);
+    }
     audit
 }

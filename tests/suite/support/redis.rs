@@ -12,6 +12,7 @@ use tempfile::TempDir;
 pub struct Redis {
     child: Child,
     dir: TempDir,
+    arguments: Vec<String>,
     pub port: u16,
 }
 
@@ -33,6 +34,7 @@ impl Redis {
             let mut redis = Redis {
                 child: spawn(port, &dir, &arguments),
                 dir,
+                arguments,
                 port,
             };
             if redis.answers().await {
@@ -54,6 +56,17 @@ impl Redis {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Starts it again on its port and its files.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.child = spawn(self.port, &self.dir, &self.arguments);
+        assert!(
+            self.answers().await,
+            "redis-server does not start again on port {}",
+            self.port
+        );
     }
 
     pub async fn call(&self, command: &[&str]) -> Value {
