@@ -93,6 +93,21 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "One settlement: lease, commit, ack.",
     ),
     (
+        "hongbao_balance_requests_total",
+        "counter",
+        "Requests to the HTTP balance system by result: answered, refused (4xx), failed (5xx), unreadable, broken, timed_out, unreachable.",
+    ),
+    (
+        "hongbao_balance_request_seconds",
+        "histogram",
+        "One request to the HTTP balance system, from connecting to the last byte of its answer.",
+    ),
+    (
+        "hongbao_balance_away",
+        "gauge",
+        "1 while this process's settlers hold back because the balance system or the ledger is away, 0 otherwise.",
+    ),
+    (
         "hongbao_audits_total",
         "counter",
         "Audits by verdict: any but balanced is an alarm.",
@@ -113,6 +128,8 @@ pub struct Metrics {
     pub claims_retried: Counter,
     pub claims_buried: Counter,
     pub settle_batch_seconds: Histogram,
+    pub balance_request_seconds: Histogram,
+    pub balance_away: Gauge,
 }
 
 impl Metrics {
@@ -144,6 +161,8 @@ impl Metrics {
             claims_retried: counter!("hongbao_claims_retried_total"),
             claims_buried: counter!("hongbao_claims_buried_total"),
             settle_batch_seconds: histogram!("hongbao_settle_batch_seconds"),
+            balance_request_seconds: histogram!("hongbao_balance_request_seconds"),
+            balance_away: gauge!("hongbao_balance_away"),
         }
     }
 
@@ -153,6 +172,10 @@ impl Metrics {
 
     pub fn closed(&self, code: crate::wire::CloseCode) {
         counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
+    }
+
+    pub fn balance_requested(&self, result: &'static str) {
+        counter!("hongbao_balance_requests_total", "result" => result).increment(1);
     }
 
     pub fn audited(&self, verdict: &'static str) {
