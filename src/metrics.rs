@@ -108,6 +108,16 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "1 while this process's settlers hold back because the balance system or the ledger is away, 0 otherwise.",
     ),
     (
+        "hongbao_claims",
+        "gauge",
+        "Claims in Redis that are not settled, by state, of all rains: the same in every process. Waiting should fall to zero within a second after a rain.",
+    ),
+    (
+        "hongbao_claim_oldest_seconds",
+        "gauge",
+        "How long the oldest unsettled claim has been seen on its way: rising means that somebody waits for money.",
+    ),
+    (
         "hongbao_audits_total",
         "counter",
         "Audits by verdict: any but balanced is an alarm.",
@@ -130,6 +140,11 @@ pub struct Metrics {
     pub settle_batch_seconds: Histogram,
     pub balance_request_seconds: Histogram,
     pub balance_away: Gauge,
+    pub claims_waiting: Gauge,
+    pub claims_in_lease: Gauge,
+    pub claims_retrying: Gauge,
+    pub claims_dead: Gauge,
+    pub claim_oldest_seconds: Gauge,
 }
 
 impl Metrics {
@@ -163,6 +178,11 @@ impl Metrics {
             settle_batch_seconds: histogram!("hongbao_settle_batch_seconds"),
             balance_request_seconds: histogram!("hongbao_balance_request_seconds"),
             balance_away: gauge!("hongbao_balance_away"),
+            claims_waiting: gauge!("hongbao_claims", "state" => "waiting"),
+            claims_in_lease: gauge!("hongbao_claims", "state" => "leased"),
+            claims_retrying: gauge!("hongbao_claims", "state" => "retrying"),
+            claims_dead: gauge!("hongbao_claims", "state" => "dead"),
+            claim_oldest_seconds: gauge!("hongbao_claim_oldest_seconds"),
         }
     }
 

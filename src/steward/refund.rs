@@ -33,7 +33,10 @@ impl Steward {
             // Its gates have never been open: all of it is left, in the pools or not yet in them.
             rain.split.total
         };
-        match self.ledger.refund(rain.id, left, now).await? {
+        crate::crash::point("refund.counted");
+        let booking = self.ledger.refund(rain.id, left, now).await?;
+        crate::crash::point("refund.recorded");
+        match booking {
             Booking::Done | Booking::Existed => {
                 tracing::info!(rain = %rain.id, refunded = %left, "rain refunded");
                 let rain = self.ledger.rain(rain.id).await?;

@@ -32,6 +32,7 @@ scripts! {
     ACK = "ack";
     RETRY = "retry";
     BURY = "bury";
+    REQUEUE = "requeue";
     PUBLISH = "publish";
 }
 
