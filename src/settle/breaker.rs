@@ -56,7 +56,8 @@ pub enum Turn {
 /// To settle one batch. Dropped unused, as when there are no claims, it changes nothing.
 pub struct Permit {
     breaker: Arc<Breaker>,
-    probe: bool,
+    /// Failures before this probe.
+    probe: Option<u32>,
 }
 
 impl Breaker {
@@ -69,13 +70,17 @@ impl Breaker {
         };
         let mut state = self.lock();
         match &mut *state {
-            State::Closed => permit(false),
+            State::Closed => permit(None),
             State::Open { probing: true, .. } => Turn::Wait(LOOK_AGAIN),
-            State::Open { until, probing, .. } => {
+            State::Open {
+                failures,
+                until,
+                probing,
+            } => {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     *probing = true;
-                    permit(true)
+                    permit(Some(*failures))
                 } else {
                     Turn::Wait(left)
                 }
@@ -100,21 +105,29 @@ impl Breaker {
 impl Permit {
     /// How many claims may be tried.
     pub fn claims_max(&self, batch_max: usize) -> usize {
-        if self.probe {
-            batch_max.min(PROBE_CLAIMS)
-        } else {
-            batch_max
+        match self.probe {
+            Some(_) => batch_max.min(PROBE_CLAIMS),
+            None => batch_max,
         }
     }
 
     pub fn is_probe(&self) -> bool {
-        self.probe
+        self.probe.is_some()
+    }
+
+    /// How long the claims of a probe rest if it fails: until after the next one, which is to be made with others. A claim that the other
+    /// side chokes on would keep all claims waiting for ever.
+    pub fn rest(&self) -> Option<Duration> {
+        let longest = WAIT_MIN
+            .saturating_mul(1 << self.probe?.min(20))
+            .min(WAIT_MAX);
+        Some(longest + self.breaker.jitter.around(longest) / 2)
     }
 
     /// The balance system answered.
     pub fn worked(self) {
         // A batch that was under way when the outage began proves nothing about now.
-        if self.probe {
+        if self.probe.is_some() {
             *self.breaker.lock() = State::Closed;
             metrics::get().balance_away.set(0.0);
             tracing::info!("the balance system is back");
@@ -132,7 +145,7 @@ impl Permit {
                 metrics::get().balance_away.set(1.0);
                 *state = self.breaker.open(1);
             }
-            State::Open { failures, .. } if self.probe => {
+            State::Open { failures, .. } if self.probe.is_some() => {
                 tracing::debug!(reason = outage.0, "the balance system is still away");
                 *state = self.breaker.open(failures.saturating_add(1));
             }
@@ -144,7 +157,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.probe
+        if self.probe.is_some()
             && let State::Open { probing, .. } = &mut *self.breaker.lock()
         {
             *probing = false;
@@ -197,7 +210,9 @@ mod tests {
             let probe = work(&breaker);
             assert_eq!(probe.claims_max(2_000), 16);
             assert_eq!(wait(&breaker), LOOK_AGAIN, "one probe at a time");
+            let rest = probe.rest().unwrap();
             probe.failed(&outage());
+            assert!(rest > wait(&breaker), "the next probe is made with others");
         }
         tokio::time::advance(wait(&breaker)).await;
         drop(work(&breaker)); // no claims: the next one tries

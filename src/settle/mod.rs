@@ -1,7 +1,7 @@
 //! claim → credit → ack.
 //!
-//! A settler leases claims, has the balance system credit them, and removes them when the ledger has committed that. A crash at any point repeats
-//! work, never money: the credit's key is the packet id.
+//! A settler leases claims, has the balance system credit them, and removes them when the ledger has committed that. A crash at any point
+//! repeats work, never money: the credit's key is the packet id.
 
 /// While the balance system is away nobody asks but one, and little.
 mod breaker;
@@ -95,7 +95,7 @@ impl Settler {
         if held.is_empty() {
             return self.settings.idle_wait;
         }
-        match self.settle(held).await {
+        match self.settle(held, permit.rest()).await {
             Ok(()) => permit.worked(),
             Err(outage) => permit.failed(&outage),
         }
@@ -144,8 +144,9 @@ impl Settler {
         Ok(lease)
     }
 
-    /// All that is held in one go, then what each claim deserves. `Err` is an outage: the claims it concerns are given back untried.
-    async fn settle(&self, held: Vec<Held>) -> Result<(), Outage> {
+    /// All that is held in one go, then what each claim deserves. `Err` is an outage: the claims it concerns are given back untried, to
+    /// wait for `rest` if there is one.
+    async fn settle(&self, held: Vec<Held>, rest: Option<Duration>) -> Result<(), Outage> {
         let started = Instant::now();
         let claims: Vec<Claim> = held
             .iter()
@@ -162,7 +163,11 @@ impl Settler {
                     tried: !error.is_outage(),
                 };
                 let decisions = |held: &Held| vec![again.clone(); held.lease.claims.len()];
-                join_all(held.iter().map(|held| self.finish(held, decisions(held)))).await;
+                join_all(
+                    held.iter()
+                        .map(|held| self.finish(held, decisions(held), rest)),
+                )
+                .await;
                 return if error.is_outage() {
                     Err(Outage(chain(&error)))
                 } else {
@@ -185,7 +190,7 @@ impl Settler {
                 }
                 decisions.push(decide(leased, verdict));
             }
-            finishing.push(self.finish(held, decisions));
+            finishing.push(self.finish(held, decisions, rest));
         }
         join_all(finishing).await;
         crate::metrics::get()
@@ -195,7 +200,7 @@ impl Settler {
     }
 
     /// Carries out the decisions. A failure here loses nothing: the lease runs out and somebody does it again.
-    async fn finish(&self, held: &Held, decisions: Vec<Decision>) {
+    async fn finish(&self, held: &Held, decisions: Vec<Decision>, rest: Option<Duration>) {
         let (mut acks, mut tried, mut untried, mut burials) = (vec![], vec![], vec![], vec![]);
         for (leased, decision) in held.lease.claims.iter().zip(decisions) {
             let claim = leased.claim.clone();
@@ -211,10 +216,14 @@ impl Settler {
                 }
                 Decision::Retry {
                     reason,
-                    tried: counts,
+                    tried: true,
+                } => tried.push((claim, self.back_off_ms(leased), reason)),
+                Decision::Retry {
+                    reason,
+                    tried: false,
                 } => {
-                    let retries = if counts { &mut tried } else { &mut untried };
-                    retries.push((claim, self.back_off_ms(leased), reason));
+                    let wait_ms = rest.map_or_else(|| self.back_off_ms(leased), as_ms);
+                    untried.push((claim, wait_ms, reason));
                 }
             }
         }
@@ -230,7 +239,7 @@ impl Settler {
 
     fn back_off_ms(&self, leased: &LeasedClaim) -> u64 {
         let (base, max) = (self.settings.retry_base, self.settings.retry_max);
-        self.jitter.back_off(leased.attempts, base, max).as_millis() as u64
+        as_ms(self.jitter.back_off(leased.attempts, base, max))
     }
 
     async fn retry(&self, held: &Held, attempted: bool, retries: Vec<(Claim, u64, String)>) {
@@ -268,4 +277,8 @@ impl Settler {
             }
         }
     }
+}
+
+fn as_ms(wait: Duration) -> u64 {
+    wait.as_millis() as u64
 }
