@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use axum::http::Uri;
+use axum::http::uri::Authority;
+
 use crate::rain::Durability;
 
 /// Users of one bucket that share one call of `grab.lua`. Two values a user reach `unpack`, which takes at most 1,000 at a time.
@@ -21,6 +24,8 @@ pub const LEASE_BATCH_MAX: usize = 500;
 const _: () = assert!(LEASE_BATCH_MAX * 2 <= 1000);
 /// Claims in one settlement transaction.
 pub const SETTLE_BATCH_MAX: usize = 2_000;
+/// Bytes of a secret, at least.
+pub const SECRET_BYTES: usize = 32;
 /// Buckets of one rain.
 pub const BUCKETS_MAX: u32 = 256;
 
@@ -152,6 +157,31 @@ pub struct Settle {
 pub struct Ledger {
     pub url: String,
     pub create_user_accounts: bool,
+    pub balance: Balance,
+}
+
+/// Who pays a claim.
+#[derive(Clone, Debug)]
+pub enum Balance {
+    /// The ledger itself.
+    Ledger,
+    /// A company's own system (`proto/balance.md`); the ledger records what it confirmed.
+    Http(HttpBalance),
+}
+
+#[derive(Clone, Debug)]
+pub struct HttpBalance {
+    pub url: Uri,
+    /// Of the signatures: at least [`SECRET_BYTES`] bytes as hex text. Never made by us, since the other side has to have it too.
+    pub secret_file: PathBuf,
+    /// PEM: who vouches for the endpoint, instead of whom this machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// For one request, from connecting to the last byte of the answer.
+    pub timeout: Duration,
+    /// Claims in one request: about 100 bytes each, and up to 1 KiB each of its answer.
+    pub batch_max: usize,
+    /// Requests of this process under way.
+    pub concurrency_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -538,10 +568,7 @@ impl Settings {
                 ),
                 inbox_messages_max: r.count("settle.inbox_messages_max", 100, 1..=500),
             },
-            ledger: Ledger {
-                url: r.text("ledger.url", ""),
-                create_user_accounts: r.flag("ledger.create_user_accounts", true),
-            },
+            ledger: Self::ledger(r, &known_roles),
             steward: Steward {
                 interval: r.ms("steward.interval_ms", 50, 5..=10_000),
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
@@ -611,6 +638,69 @@ impl Settings {
         }
     }
 
+    fn ledger(r: &mut Reader, roles: &[Role]) -> Ledger {
+        let url = r.text("ledger.url", "");
+        let create_user_accounts = r.flag("ledger.create_user_accounts", true);
+        let http = r.one_of(
+            "ledger.balance",
+            "ledger",
+            &[("ledger", false), ("http", true)],
+        );
+        let texts = [
+            "ledger.balance_url",
+            "ledger.balance_secret_file",
+            "ledger.balance_ca_file",
+        ];
+        let [balance_url, secret_file, ca_file] = texts.map(|key| (key, r.text(key, "")));
+        let timeout = r.ms("ledger.balance_timeout_ms", 5_000, 10..=600_000);
+        let batch_max = r.count("ledger.balance_batch_max", 500, 1..=SETTLE_BATCH_MAX);
+        let concurrency_max = r.count("ledger.balance_concurrency_max", 4, 1..=256);
+        if !http {
+            for (key, text) in [balance_url, secret_file, ca_file] {
+                if !text.is_empty() {
+                    let problem = "is given, but ledger.balance is \"ledger\": set it to \"http\"";
+                    r.fault(key, problem.into());
+                }
+            }
+            return Ledger {
+                url,
+                create_user_accounts,
+                balance: Balance::Ledger,
+            };
+        }
+        if !create_user_accounts {
+            let problem = "must be true when ledger.balance is \"http\": the ledger could not record what was paid to a user it does not know";
+            r.fault("ledger.create_user_accounts", problem.into());
+        }
+        let parsed = endpoint_url(&balance_url.1);
+        match &parsed {
+            Err(problem) => r.fault(balance_url.0, problem.clone()),
+            Ok(url) if url.scheme_str() == Some("http") && !ca_file.1.is_empty() => {
+                let problem = "is given, but ledger.balance_url is no https address";
+                r.fault(ca_file.0, problem.into());
+            }
+            Ok(_) => {}
+        }
+        // Machines that do not settle need not have the secret.
+        if roles.contains(&Role::Settle)
+            && let Err(problem) = read_secret(Path::new(&secret_file.1))
+        {
+            r.fault(secret_file.0, problem);
+        }
+        Ledger {
+            url,
+            create_user_accounts,
+            balance: Balance::Http(HttpBalance {
+                url: parsed.unwrap_or_default(),
+                secret_file: secret_file.1.into(),
+                ca_file: Some(PathBuf::from(ca_file.1)).filter(|path| path != Path::new("")),
+                timeout,
+                batch_max,
+                concurrency_max,
+            }),
+        }
+    }
+
     fn gateway(r: &mut Reader) -> Gateway {
         Gateway {
             listen: r.parsed("gateway.listen", SocketAddr::from(([127, 0, 0, 1], 7700))),
@@ -652,6 +742,12 @@ impl Settings {
             let problem = "must be at least five times store.call_timeout_ms, or live settlers lose their leases";
             r.fault("settle.lease_ms", problem.into());
         }
+        if let Balance::Http(http) = &self.ledger.balance
+            && http.timeout * 3 > self.settle.lease
+        {
+            let problem = "must be at most a third of settle.lease_ms: a settler that waits for an answer may not lose its lease";
+            r.fault("ledger.balance_timeout_ms", problem.into());
+        }
         if self.steward.durability == Durability::Fsync
             && let Topology::Managed {
                 fsync: AppendFsync::EverySecond,
@@ -672,6 +768,34 @@ impl Settings {
         }
         self.ledger.url.clone()
     }
+}
+
+fn endpoint_url(text: &str) -> Result<Uri, String> {
+    let fault = || {
+        format!(
+            "{text:?} must be the address of the endpoint, like https://balance.example/hongbao, without user and password"
+        )
+    };
+    let url: Uri = text.parse().map_err(|_| fault())?;
+    let plain = |authority: &Authority| !authority.as_str().contains('@');
+    match (url.scheme_str(), url.authority()) {
+        (Some("http" | "https"), Some(authority)) if plain(authority) => Ok(url),
+        _ => Err(fault()),
+    }
+}
+
+/// A secret of at least [`SECRET_BYTES`] bytes, in a file as hex text.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
+    let fault = |problem| format!("{path:?} must be a file that holds a secret: {problem}");
+    let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
+    let bytes = hex::decode(text.trim()).map_err(|_| fault("it is not hex text".into()))?;
+    if bytes.len() < SECRET_BYTES {
+        let held = bytes.len();
+        return Err(fault(format!(
+            "it has {held} bytes, fewer than {SECRET_BYTES}"
+        )));
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -764,5 +888,55 @@ mod tests {
             faults(Sources::default().flags(["server.roles=[\"cook\"]"]))
                 .contains("\"cook\" is not one of")
         );
+    }
+
+    #[test]
+    fn a_balance_system_needs_a_url_a_secret_and_a_time_out_within_the_lease() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            std::fs::write(dir.path().join(name), text).unwrap();
+            format!(
+                "ledger.balance_secret_file={}",
+                dir.path().join(name).display()
+            )
+        };
+        let (good, short) = (file("good", &"ab".repeat(32)), file("short", "abcd"));
+        let url = "ledger.balance_url=https://balance.example/hongbao";
+        let flags = ["ledger.balance=http", url, &good];
+        let (settings, _) = Settings::read(Sources::default().flags(flags)).unwrap();
+        let Balance::Http(http) = settings.ledger.balance else {
+            panic!()
+        };
+        assert_eq!(http.url.host(), Some("balance.example"));
+        assert_eq!(http.timeout, Duration::from_secs(5));
+
+        for (change, fault) in [
+            ("ledger.balance_url=", "must be the address of the endpoint"),
+            ("ledger.balance_url=ftp://a/b", "\"ftp://a/b\" must be"),
+            (
+                "ledger.balance_url=http://anna:secret@host/",
+                "without user and password",
+            ),
+            ("ledger.balance_secret_file=/nowhere", "No such file"),
+            (&short, "it has 2 bytes, fewer than 32"),
+            (
+                "ledger.balance_timeout_ms=10001",
+                "a third of settle.lease_ms",
+            ),
+            ("ledger.create_user_accounts=false", "must be true when"),
+            ("ledger.balance=ledger", "set it to \"http\""),
+        ] {
+            let flags = flags.into_iter().chain([change]);
+            let text = faults(Sources::default().flags(flags));
+            assert!(text.contains(fault), "{change}: {text}");
+        }
+        // A gateway's machine has no secret.
+        let gateway = [
+            "server.roles=[\"gateway\"]",
+            "store.topology=nodes",
+            "store.nodes=[\"redis://a\"]",
+        ];
+        let flags = ["ledger.balance=http", url].into_iter().chain(gateway);
+        assert!(Settings::read(Sources::default().flags(flags)).is_ok());
     }
 }

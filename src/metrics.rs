@@ -118,6 +118,21 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Credits that a busy worker did not look at: their users find them in the inbox at the next connect or push.",
     ),
     (
+        "hongbao_balance_requests_total",
+        "counter",
+        "Requests to the HTTP balance system by result: answered, refused (4xx), failed (5xx), unreadable, broken, timed_out, unreachable.",
+    ),
+    (
+        "hongbao_balance_request_seconds",
+        "histogram",
+        "One request to the HTTP balance system, from connecting to the last byte of its answer.",
+    ),
+    (
+        "hongbao_balance_away",
+        "gauge",
+        "1 while this process's settlers hold back because the balance system or the ledger is away, 0 otherwise.",
+    ),
+    (
         "hongbao_claims",
         "gauge",
         "Claims in Redis that are not settled, by state, of all rains: the same in every process. Waiting should fall to zero within a second after a rain.",
@@ -148,6 +163,8 @@ pub struct Metrics {
     pub claims_retried: Counter,
     pub claims_buried: Counter,
     pub settle_batch_seconds: Histogram,
+    pub balance_request_seconds: Histogram,
+    pub balance_away: Gauge,
     pub claims_waiting: Gauge,
     pub claims_in_lease: Gauge,
     pub claims_retrying: Gauge,
@@ -191,6 +208,8 @@ impl Metrics {
             claims_retried: counter!("hongbao_claims_retried_total"),
             claims_buried: counter!("hongbao_claims_buried_total"),
             settle_batch_seconds: histogram!("hongbao_settle_batch_seconds"),
+            balance_request_seconds: histogram!("hongbao_balance_request_seconds"),
+            balance_away: gauge!("hongbao_balance_away"),
             claims_waiting: gauge!("hongbao_claims", "state" => "waiting"),
             claims_in_lease: gauge!("hongbao_claims", "state" => "leased"),
             claims_retrying: gauge!("hongbao_claims", "state" => "retrying"),
@@ -212,6 +231,10 @@ impl Metrics {
 
     pub fn closed(&self, code: crate::wire::CloseCode) {
         counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
+    }
+
+    pub fn balance_requested(&self, result: &'static str) {
+        counter!("hongbao_balance_requests_total", "result" => result).increment(1);
     }
 
     pub fn audited(&self, verdict: &'static str) {

@@ -10,6 +10,8 @@ pub enum Decision {
     TellThenAck,
     /// There is nothing to credit and nothing to tell: the claim may go.
     Ack,
+    /// Later again. `tried` is false when the claim was not to blame: then no attempt is counted.
+    Retry { reason: String, tried: bool },
     /// A person has to decide.
     Bury(String),
 }
@@ -34,5 +36,17 @@ pub fn decide(leased: &LeasedClaim, verdict: Verdict) -> Decision {
             Decision::Bury("unknown_account: the user has no account".into())
         }
         Verdict::Refused(refusal) => Decision::Bury(format!("refused: {refusal}")),
+        Verdict::Retry(reason) => Decision::Retry {
+            reason,
+            tried: true,
+        },
+        Verdict::Unknown(reason) => Decision::Retry {
+            reason,
+            tried: false,
+        },
+        Verdict::Rejected(reason) => Decision::Bury(format!("rejected: {reason}")),
+        Verdict::Unrecorded(reason) => Decision::Bury(format!(
+            "unrecorded: the balance system has paid, the ledger has not: {reason}"
+        )),
     }
 }
