@@ -144,7 +144,7 @@ pub struct Settle {
     pub retry_max: Duration,
     /// How long a message stays in a user's inbox, and the inbox after its last message.
     pub inbox_keep: Duration,
-    /// Messages in one inbox; the oldest beyond it go. About 60 bytes each, and 300 for the inbox.
+    /// Messages in one inbox; the oldest beyond it go. Measured: 190 bytes for an inbox with one, 30 for each more.
     pub inbox_messages_max: usize,
 }
 

@@ -159,8 +159,7 @@ impl Settler {
         crate::metrics::get()
             .claims_leased
             .increment(claims.len() as u64);
-        let credited_at_ms = now_ms();
-        let verdicts = match self.ledger.credit(&claims, credited_at_ms).await {
+        let verdicts = match self.ledger.credit(&claims, now_ms()).await {
             Ok(verdicts) => verdicts,
             Err(error) => {
                 let outage = error.is_outage();
@@ -183,12 +182,10 @@ impl Settler {
                 };
                 decisions.push(decide(leased, verdict));
             }
-            finishing.push(self.finish(held, decisions, credited_at_ms));
+            finishing.push(self.finish(held, decisions));
         }
-        let credited = join_all(finishing).await.concat();
-        self.notifier
-            .publish(&held[0].bucket.link, credited_at_ms, credited)
-            .await;
+        let news = join_all(finishing).await.concat();
+        self.notifier.publish(&held[0].bucket.link, &news).await;
         crate::metrics::get()
             .settle_batch_seconds
             .record(started.elapsed());
@@ -197,12 +194,7 @@ impl Settler {
 
     /// Carries out the decisions. A failure here loses nothing: the lease runs out and somebody does it again. Returns the claims whose
     /// users have a new message.
-    async fn finish(
-        &self,
-        held: &Held,
-        decisions: Vec<Decision>,
-        credited_at_ms: i64,
-    ) -> Vec<Credited> {
+    async fn finish(&self, held: &Held, decisions: Vec<Decision>) -> Vec<Credited> {
         let (mut acks, mut paid, mut burials) = (vec![], vec![], vec![]);
         for (leased, decision) in held.lease.claims.iter().zip(decisions) {
             match decision {
@@ -211,7 +203,7 @@ impl Settler {
                 Decision::Bury(reason) => burials.push((leased.claim.clone(), reason)),
             }
         }
-        let told = self.tell(held, &paid, credited_at_ms).await;
+        let told = self.tell(held, &paid).await;
         acks.extend(told.acks);
         if !acks.is_empty()
             && let Err(error) = held.bucket.ack(&acks).await
