@@ -543,7 +543,7 @@ impl Settings {
                 create_user_accounts: r.flag("ledger.create_user_accounts", true),
             },
             steward: Steward {
-                interval: r.ms("steward.interval_ms", 100, 5..=10_000),
+                interval: r.ms("steward.interval_ms", 50, 5..=10_000),
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
                 keep_keys: r.ms("steward.keep_keys_ms", 604_800_000, 1_000..=31_536_000_000),
                 durability: r.parsed("steward.durability", Durability::Memory),
@@ -627,7 +627,7 @@ impl Settings {
             ),
             lane_queue_max: r.count("gateway.lane_queue_max", 65_536, 1..=1_048_576),
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
-            empty_memory: r.ms("gateway.empty_memory_ms", 100, 1..=10_000),
+            empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=10_000),
             retry_after: r.ms("gateway.retry_after_ms", 300, 1..=60_000),
             drain_timeout: r.ms("gateway.drain_timeout_ms", 5_000, 0..=600_000),
         }

@@ -6,26 +6,37 @@
 /// Every point, in the order in which a rain passes them.
 pub const POINTS: &[&str] = &[
     "create.recorded",
-    "load.chunk",
+    "load.before",
+    "load.after",
     "load.done",
     "load.recorded",
     "open.recorded",
-    "open.gates",
+    "gate.before",
+    "gate.after",
     "grab.before",
     "grab.after",
-    "lease.before",
     "lease.after",
     "credit.before",
     "credit.open",
     "credit.after",
     "ack.before",
     "ack.after",
+    "give.before",
+    "give.after",
+    "take.before",
+    "take.after",
+    "given.before",
+    "given.after",
     "retry.before",
     "retry.after",
     "bury.before",
     "bury.after",
+    "requeue.before",
+    "requeue.after",
+    "discard.recorded",
     "close.recorded",
-    "close.gates",
+    "close.before",
+    "close.after",
     "refund.counted",
     "refund.recorded",
     "finish.expired",
@@ -43,7 +54,10 @@ pub fn point(name: &str) {
         Some((name.to_owned(), passage.parse().ok()?))
     });
     static PASSED: AtomicU32 = AtomicU32::new(0);
-    debug_assert!(POINTS.contains(&name), "{name} is not in the list of crash points");
+    debug_assert!(
+        POINTS.contains(&name),
+        "{name} is not in the list of crash points"
+    );
     if let Some((wanted, passage)) = &*WANTED
         && wanted == name
         && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *passage
@@ -53,6 +67,14 @@ pub fn point(name: &str) {
         loop {
             std::thread::park();
         }
+    }
+}
+
+/// The points before and after a script: `ack.before`, `ack.after`.
+pub fn script(verb: &str, when: &str) {
+    // A settler that looks in vain is no step.
+    if cfg!(feature = "crash-points") && verb != "lease" {
+        point(&format!("{verb}.{when}"));
     }
 }
 

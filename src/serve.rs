@@ -156,9 +156,11 @@ pub async fn start(
             steward,
             metrics,
             draining: draining.clone(),
+            pipeline: Default::default(),
         });
         let server = Server::bind(&settings.admin).await?;
         addresses.admin = Some(server.address);
+        tasks.spawn(admin::pipeline::watch(admin.clone(), stop.clone()));
         server.serve(admin::router(admin), &tasks, stop.clone());
     }
     let mut gateway = None;

@@ -2,6 +2,10 @@
 
 /// Sponsors, deposits, balances.
 mod accounts;
+/// Claims that wait for a person.
+mod dead_letters;
+/// How claims flow.
+pub mod pipeline;
 /// Errors as problem+json.
 mod problem;
 /// Create, list, show, open, close, audit.
@@ -40,6 +44,7 @@ pub struct Admin {
     pub metrics: Option<PrometheusHandle>,
     /// Cancelled when a drain begins: from then on the process is not ready.
     pub draining: CancellationToken,
+    pub pipeline: pipeline::Pipeline,
 }
 
 pub type Shared = State<Arc<Admin>>;
@@ -58,6 +63,18 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/rains/{id}/close", post(rains::close))
         .route("/rains/{id}/audit", get(rains::audit))
         .route("/rains/{id}/winners", get(rains::winners))
+        .route("/pipeline", get(pipeline::show))
+        .route("/dead-letters", get(dead_letters::list))
+        .route("/dead-letters/requeue", post(dead_letters::requeue_all))
+        .route("/dead-letters/{packet}", get(dead_letters::show))
+        .route(
+            "/dead-letters/{packet}/requeue",
+            post(dead_letters::requeue),
+        )
+        .route(
+            "/dead-letters/{packet}/discard",
+            post(dead_letters::discard),
+        )
         .layer(middleware::from_fn_with_state(admin.clone(), authorized));
     Router::new()
         .nest("/v1", v1)

@@ -294,6 +294,7 @@ pub async fn open(State(admin): Shared, Path(id): Path<String>) -> Result<Json<R
         .offers(rain.durability)
         .map_err(|problem| Problem::new(409, "the nodes are too weak", problem))?;
     let rain = admin.ledger.open_rain(rain.id, now_ms()).await?;
+    crate::crash::point("open.recorded");
     carried_out(&admin, rain).await
 }
 
@@ -313,6 +314,7 @@ pub async fn resume(State(admin): Shared, Path(id): Path<String>) -> Result<Json
 pub async fn close(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
     let rain = find(&admin, &id).await?;
     admin.ledger.close_rain(rain.id, now_ms()).await?;
+    crate::crash::point("close.recorded");
     let rain = admin.ledger.refund_now(rain.id).await?;
     carried_out(&admin, rain).await
 }

@@ -56,6 +56,9 @@ enum Command {
     /// Sponsors' accounts and deposits
     #[command(subcommand)]
     Account(remote::AccountCommand),
+    /// Claims that wait for a person: list, show, requeue, discard
+    #[command(subcommand)]
+    Dead(remote::DeadCommand),
     /// Find every packet of a rain in exactly one place, every winner with exactly one credit
     Audit {
         rain: hongbao::rain::RainId,
@@ -91,6 +94,9 @@ pub fn run() -> ExitCode {
         }),
         Command::Audit { rain, server } => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::audit(&settings, rain, &server))
+        }),
+        Command::Dead(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(remote::dead(&settings, command))
         }),
         Command::Demo(flags) => demo::run(&flags),
     };

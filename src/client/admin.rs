@@ -189,6 +189,38 @@ pub struct WinnersPage {
     pub next: Option<PacketId>,
 }
 
+/// A claim that waits for a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    pub packet_id: PacketId,
+    pub rain_id: RainId,
+    pub user: UserId,
+    pub cents: Cents,
+    pub at_ms: i64,
+    pub attempts: u32,
+    /// A kind, a colon, and the detail.
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadLettersPage {
+    pub dead_letters: Vec<DeadLetter>,
+    /// Where the next page starts; `None` on the last one.
+    #[serde(default)]
+    pub next: Option<PacketId>,
+    /// Texts among them that nobody can read.
+    #[serde(default)]
+    pub unreadable: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Discarded {
+    pub packet_id: PacketId,
+    pub cents: Cents,
+    pub returned: bool,
+    pub detail: String,
+}
+
 /// Cheap to clone; clones share their connections.
 #[derive(Clone)]
 pub struct AdminClient {
@@ -311,6 +343,65 @@ impl AdminClient {
                 Some(_) | None => return Ok(all),
             }
         }
+    }
+
+    /// Dead letters by packet id, those after `after`; of one rain or all, with one kind of reason or any. `limit`: 1 to 1000.
+    pub async fn dead_letters(
+        &self,
+        rain: Option<RainId>,
+        reason: Option<&str>,
+        after: Option<PacketId>,
+        limit: u32,
+    ) -> Result<DeadLettersPage, AdminError> {
+        let mut query = vec![("limit", limit.to_string())];
+        query.extend(rain.map(|rain| ("rain", rain.to_string())));
+        query.extend(reason.map(|reason| ("reason", reason.to_owned())));
+        query.extend(after.map(|after| ("after", after.to_string())));
+        self.get(&["dead-letters"], &query).await
+    }
+
+    pub async fn dead_letter(&self, packet: PacketId) -> Result<DeadLetter, AdminError> {
+        self.get(&["dead-letters", &packet.to_string()], &[]).await
+    }
+
+    /// Has the settlers try again: one packet, or all that the filter names. Returns how many.
+    pub async fn requeue(
+        &self,
+        packet: Option<PacketId>,
+        rain: Option<RainId>,
+        reason: Option<&str>,
+    ) -> Result<u64, AdminError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            requeued: u64,
+        }
+        let answer: Answer = match packet {
+            Some(packet) => {
+                self.post(&["dead-letters", &packet.to_string(), "requeue"], json!({}))
+                    .await?
+            }
+            None => {
+                let body = json!({ "rain": rain, "reason": reason });
+                self.call(
+                    Method::POST,
+                    &["dead-letters", "requeue"],
+                    &[],
+                    Some(body),
+                    LONG_CALL,
+                )
+                .await?
+            }
+        };
+        Ok(answer.requeued)
+    }
+
+    /// Gives the money of a dead letter back to the sponsor, for good.
+    pub async fn discard(&self, packet: PacketId, reason: &str) -> Result<Discarded, AdminError> {
+        self.post(
+            &["dead-letters", &packet.to_string(), "discard"],
+            json!({ "reason": reason }),
+        )
+        .await
     }
 
     async fn get<T: DeserializeOwned>(

@@ -88,7 +88,9 @@ fn local_answer(
     match session.remembered(rain.snapshot.rain) {
         Some(Remembered::Won(packet)) => return Some((Outcome::AlreadyWon, Some(packet))),
         Some(Remembered::Closed) => return Some((Outcome::Closed, None)),
-        Some(Remembered::Empty { epoch }) if rain.buckets[bucket].still_empty(epoch, now as u64) => {
+        Some(Remembered::Empty { epoch })
+            if rain.buckets[bucket].still_empty(epoch, now as u64) =>
+        {
             return Some((worker.nothing_left(rain), None));
         }
         Some(Remembered::Empty { .. }) | None => {}

@@ -132,7 +132,10 @@ impl Lane {
             .filter_map(|grab| grab.session.user())
             .map(|user| user.as_str());
         let call = grab::call(&batch.rain.buckets[batch.bucket].keys, users);
-        match script::GRAB.run(&self.link, &call).await? {
+        crate::crash::point("grab.before");
+        let reply = script::GRAB.run(&self.link, &call).await?;
+        crate::crash::point("grab.after");
+        match reply {
             redis::Value::BulkString(bytes) => {
                 String::from_utf8(bytes).map_err(|error| StoreError::Reply {
                     verb: "grab",

@@ -178,10 +178,13 @@ impl Ledger {
         claims: &[&Claim],
         at_ms: i64,
     ) -> Result<Vec<Verdict>, LedgerError> {
+        crate::crash::point("credit.before");
         let mut tx = self.db.begin("crediting claims").await?;
         match self.pay(&mut tx, claims, at_ms).await {
             Ok(verdicts) => {
+                crate::crash::point("credit.open");
                 tx.commit().await?;
+                crate::crash::point("credit.after");
                 Ok(verdicts)
             }
             Err(error) => {

@@ -32,6 +32,9 @@ use rota::Rota;
 /// One transaction takes whatever a settler holds.
 const _: () = assert!(config::SETTLE_BATCH_MAX <= CREDIT_BATCH_MAX);
 
+/// Buckets leased from at the same time.
+const ROUND_MAX: usize = 16;
+
 /// How long a settler waits for a ledger that is away before it looks again.
 const OUTAGE_WAIT: Duration = Duration::from_millis(500);
 
@@ -110,9 +113,10 @@ impl Settler {
     async fn lease(&mut self) -> Vec<Held> {
         let mut held: Vec<Held> = vec![];
         let mut room = self.settings.batch_max;
-        for mut round in self.rota.rounds().await {
-            // A bucket gets at least one claim's room, and all of them together no more than there is.
-            round.truncate(room);
+        let mut buckets = self.rota.order().await.into_iter();
+        while room > 0 {
+            // Together they get no more than there is room for, and each at least one claim's.
+            let round: Vec<Bucket> = buckets.by_ref().take(ROUND_MAX.min(room)).collect();
             if round.is_empty() {
                 break;
             }
@@ -240,7 +244,7 @@ impl Settler {
             if tried && leased.attempts + 1 >= self.settings.attempts_max {
                 burials.push((
                     leased.claim.clone(),
-                    format!("attempts used up; last error: {reason}"),
+                    format!("attempts_used_up: last error: {reason}"),
                 ));
             } else {
                 let wait = self.jitter.back_off(

@@ -33,7 +33,9 @@ impl Steward {
                         _ => Ok(()),
                     };
                 }
+                crate::crash::point("load.done");
                 let rain = self.ledger.step(rain.id, Step::Load).await?;
+                crate::crash::point("load.recorded");
                 tracing::info!(rain = %rain.id, packets = rain.split.packets, "rain loaded");
                 self.apply(&rain).await
             }
@@ -52,7 +54,11 @@ impl Steward {
                     return self.shut(&rain).await;
                 }
                 self.apply(&rain).await?;
-                if !rain.sold_out && self.is_sold_out(&rain).await? {
+                if rain.sold_out {
+                    return Ok(());
+                }
+                self.balance(&rain).await?;
+                if self.is_sold_out(&rain).await? {
                     let rain = self.ledger.set_sold_out(rain.id, true).await?;
                     self.apply(&rain).await?;
                 }
@@ -199,7 +205,9 @@ impl Steward {
                 .map(|bucket| bucket.expire(keep_ms)),
         )
         .await?;
+        crate::crash::point("finish.expired");
         self.store.unlist(rain.id, keep_ms).await?;
+        crate::crash::point("finish.unlisted");
         self.ledger.step(rain.id, Step::Finish).await?;
         tracing::info!(rain = %rain.id, "rain finished: settled, refunded, audit balanced");
         Ok(())

@@ -66,6 +66,9 @@ pub struct Report {
     pub funded_cents: Cents,
     pub pool_cents: Cents,
     pub pool_count: u64,
+    /// On their way between two buckets.
+    pub transfer_cents: Cents,
+    pub transfer_count: u64,
     pub claims_cents: Cents,
     pub claims_count: u64,
     pub dead_count: u64,
@@ -85,6 +88,7 @@ mod seen {
     pub const WINNER: u8 = 8;
     pub const DISCARDED: u8 = 16;
     pub const DEAD: u8 = 32;
+    pub const TRANSFER: u8 = 64;
 }
 
 /// What one pass found.
@@ -159,6 +163,9 @@ async fn look(
             look.pool(bucket).await?;
         }
         for bucket in &buckets {
+            look.outbox(bucket).await?;
+        }
+        for bucket in &buckets {
             look.claims(bucket).await?;
         }
         for bucket in &buckets {
@@ -189,22 +196,7 @@ impl Look<'_> {
             let len = page.len() as u64;
             for packet in page {
                 match packet {
-                    Ok(packet) => {
-                        if let Some(index) = self.place(packet, seen::POOL, "pool")
-                            && bucket.tag.bucket as usize
-                                != super::load::bucket_of_packet(
-                                    index as u32,
-                                    self.rain.salts.len(),
-                                )
-                        {
-                            self.differ(
-                                Kind::UnknownPacket,
-                                Some(packet),
-                                None,
-                                "pool of another bucket".into(),
-                            );
-                        }
-                    }
+                    Ok(packet) => drop(self.place(packet, seen::POOL, "pool")),
                     Err(text) => self.unreadable(bucket, &text),
                 }
             }
@@ -213,6 +205,18 @@ impl Look<'_> {
             }
             start += len;
         }
+    }
+
+    async fn outbox(&mut self, bucket: &Bucket) -> Result<(), StewardError> {
+        for transfer in bucket.outbox().await? {
+            match transfer {
+                Ok(transfer) => transfer.packets.into_iter().for_each(|packet| {
+                    self.place(packet, seen::TRANSFER, "outbox");
+                }),
+                Err(text) => self.unreadable(bucket, &text),
+            }
+        }
+        Ok(())
     }
 
     async fn claims(&mut self, bucket: &Bucket) -> Result<(), StewardError> {
@@ -368,6 +372,8 @@ impl Look<'_> {
             funded_cents: self.rain.split.total,
             pool_cents: Cents::ZERO,
             pool_count: 0,
+            transfer_cents: Cents::ZERO,
+            transfer_count: 0,
             claims_cents: Cents::ZERO,
             claims_count: 0,
             dead_count: 0,
@@ -405,7 +411,7 @@ impl Look<'_> {
     }
 
     fn judge_packet(&mut self, index: usize, in_redis: bool, report: &mut Report) {
-        use seen::{CLAIM, CREDITED, DEAD, DISCARDED, POOL, WINNER};
+        use seen::{CLAIM, CREDITED, DEAD, DISCARDED, POOL, TRANSFER, WINNER};
         let cents = self.amounts[index];
         let packet = Packet {
             id: self.rain.id.packet(index as u32),
@@ -416,14 +422,21 @@ impl Look<'_> {
         if places & POOL != 0 {
             report.pool_count += 1;
             add(&mut report.pool_cents);
-            if places & !POOL != 0 {
+            // Between take and given a packet stands in its new pool and still in the old outbox.
+            if places & !(POOL | TRANSFER) != 0 {
+                let others = named(places & !POOL);
                 self.differ(
                     Kind::PacketInTwoPlaces,
                     Some(packet),
                     None,
-                    format!("in the pool and {}", named(places & !POOL)),
+                    format!("in the pool and {others}"),
                 );
             }
+            return;
+        }
+        if places == TRANSFER {
+            report.transfer_count += 1;
+            add(&mut report.transfer_cents);
             return;
         }
         if places & CREDITED != 0 {
@@ -546,6 +559,7 @@ fn named(places: u8) -> String {
         (seen::WINNER, "won"),
         (seen::DISCARDED, "discarded"),
         (seen::DEAD, "a dead letter"),
+        (seen::TRANSFER, "on its way to another bucket"),
     ];
     let present: Vec<&str> = names
         .into_iter()

@@ -7,6 +7,8 @@
 mod advance;
 /// Every packet in exactly one place, every winner with exactly one credit.
 pub mod audit;
+/// Packets to where people tap in vain.
+mod balance;
 /// Amounts into pools, chunk by chunk.
 mod load;
 /// What is left goes back to the sponsor.
@@ -20,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
+use crate::jitter::Jitter;
 use crate::ledger::{Ledger, LedgerError};
 use crate::rain::{Rain, RainId};
 use crate::store::{Store, StoreError};
@@ -73,6 +76,8 @@ pub struct Steward {
     store: Arc<Store>,
     ledger: Ledger,
     applied: Mutex<HashMap<RainId, Applied>>,
+    /// For the ids of transfers.
+    jitter: Jitter,
 }
 
 /// Starts the steward's rounds. They end when `stop` is cancelled, within one step.
@@ -92,6 +97,7 @@ impl Steward {
             store,
             ledger,
             applied: Mutex::default(),
+            jitter: Jitter::default(),
         }
     }
 

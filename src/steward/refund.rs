@@ -4,7 +4,6 @@ use futures_util::future::try_join_all;
 
 use super::advance::fault;
 use super::audit::{PAGE, amounts};
-use super::load::bucket_of_packet;
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
 use crate::ledger::Booking;
@@ -22,8 +21,11 @@ impl Steward {
         if now < due && rain.refund_after_ms > 0 {
             return Ok(());
         }
-        // Shut once more, whatever was done before: a node may have forgotten.
+        // Shut once more, whatever was done before: a node may have forgotten. Then nothing is given any more, and what was given
+        // arrives before it is counted.
         let buckets = self.store.buckets(rain);
+        try_join_all(buckets.iter().map(Bucket::close)).await?;
+        self.finish_transfers(rain, &buckets).await?;
         let shut = try_join_all(buckets.iter().map(Bucket::close)).await?;
         let left = if rain.loaded {
             self.left_in_pools(rain, &buckets, &shut).await?
@@ -33,7 +35,10 @@ impl Steward {
             // Its gates have never been open: all of it is left, in the pools or not yet in them.
             rain.split.total
         };
-        match self.ledger.refund(rain.id, left, now).await? {
+        crate::crash::point("refund.counted");
+        let booking = self.ledger.refund(rain.id, left, now).await?;
+        crate::crash::point("refund.recorded");
+        match booking {
             Booking::Done | Booking::Existed => {
                 tracing::info!(rain = %rain.id, refunded = %left, "rain refunded");
                 let rain = self.ledger.rain(rain.id).await?;
@@ -56,22 +61,18 @@ impl Steward {
     ) -> Result<Cents, StewardError> {
         let amounts = amounts(rain).await?;
         let paid = self.paid(rain, amounts.len()).await?;
+        let counted: u64 = shut.iter().map(|shut| shut.left + shut.winners).sum();
+        let loaded = shut.iter().all(|shut| shut.chunks == rain.split.chunks());
+        if !loaded || counted != amounts.len() as u64 {
+            let problem = format!(
+                "{counted} of its {} packets are in a pool or won: nothing is refunded before a person has looked",
+                amounts.len()
+            );
+            return Err(fault(rain, problem));
+        }
         let mut seen = vec![false; amounts.len()];
         let mut left = Cents::ZERO;
         for (bucket, shut) in buckets.iter().zip(shut) {
-            let own = (0..amounts.len() as u32)
-                .filter(|index| {
-                    bucket_of_packet(*index, buckets.len()) == bucket.tag.bucket as usize
-                })
-                .count() as u64;
-            if shut.chunks != rain.split.chunks() || shut.left + shut.winners != own {
-                let problem = format!(
-                    "bucket {} has {} packets in its pool and {} winners, together not its {own}: \
-                     nothing is refunded before a person has looked",
-                    bucket.tag, shut.left, shut.winners
-                );
-                return Err(fault(rain, problem));
-            }
             let mut start = 0;
             loop {
                 let page = bucket.pool_page(start, PAGE).await?;

@@ -108,7 +108,7 @@ fn one_line(text: &str) -> String {
 }
 
 impl Bucket {
-    async fn run(
+    pub(super) async fn run(
         &self,
         script: &script::Script,
         keys: &[&str],
@@ -118,10 +118,13 @@ impl Bucket {
         for arg in args {
             call.arg(arg);
         }
-        script.run(&self.link, &call).await
+        crate::crash::script(script.verb, "before");
+        let reply = script.run(&self.link, &call).await;
+        crate::crash::script(script.verb, "after");
+        reply
     }
 
-    async fn run_count(
+    pub(super) async fn run_count(
         &self,
         script: &script::Script,
         keys: &[&str],
@@ -242,7 +245,11 @@ impl Bucket {
         let Value::Array(items) = &reply else {
             return Err(script::LEASE.misread(&reply));
         };
-        parse_lease(items).ok_or_else(|| script::LEASE.misread(&reply))
+        let lease = parse_lease(items).ok_or_else(|| script::LEASE.misread(&reply))?;
+        if !lease.claims.is_empty() {
+            crate::crash::point("lease.after");
+        }
+        Ok(lease)
     }
 
     /// Removes claims whose credit has committed.
@@ -343,6 +350,22 @@ impl Bucket {
         })
     }
 
+    /// The claim that has waited longest, the one whose lease is over first, the one that is due first: as texts, those there are.
+    pub async fn oldest_claims(&self) -> Result<Vec<String>, StoreError> {
+        let mut oldest = vec![];
+        let mut waiting = redis::cmd("LINDEX");
+        waiting.arg(&self.keys.claims).arg(-1);
+        oldest.extend(text(&self.link.call(&waiting).await?).map(str::to_owned));
+        for key in [&self.keys.leased, &self.keys.retry] {
+            let mut first = redis::cmd("ZRANGE");
+            first.arg(key).arg(0).arg(0);
+            if let Value::Array(items) = self.link.call(&first).await? {
+                oldest.extend(items.first().and_then(text).map(str::to_owned));
+            }
+        }
+        Ok(oldest)
+    }
+
     /// Packets of the pool from `start`, at most `most`: an element that cannot be read is returned as its text.
     pub async fn pool_page(
         &self,
@@ -408,7 +431,7 @@ impl Bucket {
         Ok((cursor, fields.iter().map(letter).collect()))
     }
 
-    async fn hscan(
+    pub(super) async fn hscan(
         &self,
         key: &str,
         cursor: u64,
@@ -467,7 +490,7 @@ fn parse_lease(items: &[Value]) -> Option<Lease> {
     Some(lease)
 }
 
-fn parse_letter(letter: &str) -> Option<DeadLetter> {
+pub(super) fn parse_letter(letter: &str) -> Option<DeadLetter> {
     let mut parts = letter.splitn(4, '\t');
     Some(DeadLetter {
         at_ms: parts.next()?.parse().ok()?,

@@ -1,7 +1,7 @@
 #!lua
 -- grab: gives each user of one bucket a packet, or tells which packet the user already has.
 --
--- KEYS[1] hb:{<tag>}:gate     HASH  state, opens_at_ms, closes_at_ms, epoch
+-- KEYS[1] hb:{<tag>}:gate     HASH  state, opens_at_ms, closes_at_ms, epoch; hungry is set here when somebody taps an empty pool
 -- KEYS[2] hb:{<tag>}:pool     LIST  packet_id:cents, taken from the right
 -- KEYS[3] hb:{<tag>}:winners  HASH  user -> packet_id:cents
 -- KEYS[4] hb:{<tag>}:claims   LIST  packet_id:cents:user, pushed on the left
@@ -13,7 +13,7 @@
 -- A user who won before is answered so whatever the gate says: the repeat of a lost reply must find its packet.
 -- Cost    O(users). Writes only below the marked line; an error above it changes nothing.
 
-local gate = redis.call('HMGET', KEYS[1], 'state', 'opens_at_ms', 'closes_at_ms', 'epoch')
+local gate = redis.call('HMGET', KEYS[1], 'state', 'opens_at_ms', 'closes_at_ms', 'epoch', 'hungry')
 local before = redis.call('HMGET', KEYS[3], unpack(ARGV))
 redis.call('LLEN', KEYS[4]) -- an error here, not between two writes, if it is no list
 
@@ -50,11 +50,18 @@ for i, user in ipairs(ARGV) do
     end
   end
 end
-if #fresh == 0 or redis.call('LLEN', KEYS[2]) == 0 then
+local left = redis.call('LLEN', KEYS[2])
+if #fresh == 0 or (left == 0 and gate[5]) then
   return table.concat(reply, ' ')
 end
 
 -- From here on it must succeed.
+if left < #fresh and not gate[5] then
+  redis.call('HSET', KEYS[1], 'hungry', 1)
+end
+if left == 0 then
+  return table.concat(reply, ' ')
+end
 local packets = redis.call('RPOP', KEYS[2], #fresh)
 local winners, claims = {}, {}
 for n, packet in ipairs(packets) do

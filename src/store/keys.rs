@@ -51,6 +51,10 @@ pub struct BucketKeys {
     pub attempts: String,
     /// HASH packet_id → the dead letter
     pub dead: String,
+    /// HASH transfer id → target bucket and packets
+    pub outbox: String,
+    /// HASH transfer ids already received
+    pub applied: String,
 }
 
 impl BucketKeys {
@@ -65,10 +69,12 @@ impl BucketKeys {
             retry: key("retry"),
             attempts: key("attempts"),
             dead: key("dead"),
+            outbox: key("outbox"),
+            applied: key("applied"),
         }
     }
 
-    pub fn all(&self) -> [&str; 8] {
+    pub fn all(&self) -> [&str; 10] {
         [
             &self.gate,
             &self.pool,
@@ -78,6 +84,8 @@ impl BucketKeys {
             &self.retry,
             &self.attempts,
             &self.dead,
+            &self.outbox,
+            &self.applied,
         ]
     }
 }

@@ -64,7 +64,7 @@ for _, claim in ipairs(expired) do
   elseif deaths >= deaths_max then
     reply[2] = reply[2] + 1
     letters[#letters + 1] = claim
-    notes[#notes + 1] = { packet, attempts + deaths, claim, 'its settler died ' .. deaths .. ' times; last error: ' .. reason }
+    notes[#notes + 1] = { packet, attempts + deaths, claim, 'settlers_died: its settlers died ' .. deaths .. ' times; last error: ' .. reason }
   elseif deaths < 2 or taken == 0 then
     alone = deaths >= 2
     take(claim, attempts + deaths)

@@ -4,6 +4,8 @@
 mod admission;
 /// A bucket: load, gate, close, lease, ack, retry, bury.
 pub mod bucket;
+/// Dead letters: list, find, requeue.
+pub mod dead;
 /// The published snapshots of rains.
 pub mod directory;
 /// A batch of grabs: the call and the reading of its answer.
@@ -22,6 +24,8 @@ pub mod managed;
 pub mod script;
 /// Hash slots, as Redis Cluster computes them.
 pub mod slots;
+/// Packets between two buckets: give, take, given.
+pub mod transfer;
 
 use std::path::Path;
 use std::sync::Arc;

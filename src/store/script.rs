@@ -32,6 +32,10 @@ scripts! {
     ACK = "ack";
     RETRY = "retry";
     BURY = "bury";
+    REQUEUE = "requeue";
+    GIVE = "give";
+    TAKE = "take";
+    GIVEN = "given";
     PUBLISH = "publish";
     INBOX = "inbox";
 }

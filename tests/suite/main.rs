@@ -1,10 +1,15 @@
 //! The tests against real servers, in one binary: one link, one PostgreSQL for all.
 
 /// Servers that the tests start for themselves.
+#[allow(dead_code, reason = "shared with tests/crash.rs, which uses the rest")]
 mod support;
 
 /// The admin API and the command line.
 mod admin;
+/// Claims that wait for a person.
+mod dead_letters;
+/// Stores that go away, fill up, forget; settlers that freeze.
+mod faults;
 /// The wire: what a phone may send, and what it must not.
 mod gateway;
 /// What a user is told after the credit, whoever dies in between.
@@ -17,3 +22,5 @@ mod rains;
 mod steward;
 /// Scripts against a small model, slot numbers, nodes that are not fit.
 mod store;
+/// Packets that are moved to where people tap.
+mod transfers;

@@ -174,7 +174,9 @@ async fn a_claim_that_kills_its_settlers_is_buried_and_its_neighbours_are_not() 
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].claim.user.as_str(), poison);
     assert!(
-        letters[0].reason.contains("its settler died 5 times"),
+        letters[0]
+            .reason
+            .contains("settlers_died: its settlers died 5 times"),
         "{}",
         letters[0].reason
     );

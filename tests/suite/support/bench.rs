@@ -30,15 +30,19 @@ pub struct Bench {
 
 impl Bench {
     pub async fn new(nodes: usize) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("ledger").display());
+        Bench::with_ledger(nodes, &url, dir).await
+    }
+
+    /// With a ledger of the test's own; `dir` lives as long as the bench.
+    pub async fn with_ledger(nodes: usize, url: &str, dir: TempDir) -> Bench {
         let mut started = vec![];
         for _ in 0..nodes {
             started.push(Redis::fit().await);
         }
         let settings = settings(&started.iter().collect::<Vec<_>>());
-        let dir = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(&format!("sqlite:{}", dir.path().join("ledger").display()))
-            .await
-            .unwrap();
+        let ledger = Ledger::open(url).await.unwrap();
         let store = Arc::new(
             Store::open(&settings.store, dir.path(), Durability::Memory)
                 .await

@@ -1,5 +1,7 @@
 /// Store, ledger and steward in this process.
 pub mod bench;
+/// People who tap.
+pub mod crowd;
 /// A private PostgreSQL for the test process.
 pub mod postgres;
 /// Real `redis-server` processes.

@@ -141,3 +141,92 @@ fn server_user(folder: &Path) -> String {
     chown(folder, Some(user), Some(group)).unwrap();
     format!("setpriv --reuid={user} --regid={group} --clear-groups --")
 }
+
+/// A server of one test's own, which may be killed and started again.
+pub struct Private {
+    folder: PathBuf,
+    child: std::process::Child,
+}
+
+impl Private {
+    pub fn start() -> Private {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = PathBuf::from(format!("/tmp/hongbao-pg-{}-{number}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        let initdb = format!(
+            "{} {}/initdb -D {} -U postgres -A trust -E UTF8 --locale=C --no-sync",
+            server_user(&folder),
+            binaries().display(),
+            folder.join("data").display()
+        );
+        let made = Command::new("sh")
+            .args(["-c", &initdb])
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(made.success());
+        Private {
+            child: spawn_private(&folder),
+            folder,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!(
+            "postgres://postgres@{}/postgres",
+            self.folder.to_str().unwrap().replace('/', "%2F")
+        )
+    }
+
+    /// SIGKILL to the postmaster; its children follow it.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn restart(&mut self) {
+        self.child = spawn_private(&self.folder);
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Returns when it is ready. It dies with the thread that started it, should the test be killed.
+fn spawn_private(folder: &Path) -> std::process::Child {
+    let server = format!(
+        "exec {} setpriv --pdeathsig KILL {}/postgres -D {} -k {} -c listen_addresses= -c fsync=on",
+        server_user(folder),
+        binaries().display(),
+        folder.join("data").display(),
+        folder.display()
+    );
+    // A killed server leaves its lock behind, and its children for a moment: try until they are gone.
+    loop {
+        let mut child = Command::new("sh")
+            .args(["-c", &server])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while log.read_line(&mut line).unwrap() > 0 {
+            if line.contains("ready to accept connections") {
+                std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+                return child;
+            }
+            line.clear();
+        }
+        child.wait().unwrap();
+        std::thread::yield_now();
+    }
+}

@@ -32,20 +32,17 @@ impl Server {
     /// All roles, on free ports, with these settings (`key=value`) on top.
     pub fn start(settings: &[&str]) -> Server {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        let free = [
-            "gateway.listen=127.0.0.1:0",
-            "admin.listen=127.0.0.1:0",
-            "steward.interval_ms=20",
-        ];
-        let settings = free
-            .iter()
-            .chain(settings)
-            .map(|text| (*text).to_owned())
-            .collect();
-        Server::start_in(dir, settings)
+        let settings = with_free_ports(settings);
+        Server::start_in(dir, settings, None)
     }
 
-    fn start_in(dir: Arc<TempDir>, settings: Vec<String>) -> Server {
+    /// One that dies at a crash point: see `src/crash.rs`.
+    pub fn start_crashing(settings: &[&str], point: &str) -> Server {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Server::start_in(dir, with_free_ports(settings), Some(point))
+    }
+
+    fn start_in(dir: Arc<TempDir>, settings: Vec<String>, crash_at: Option<&str>) -> Server {
         let log = File::options()
             .create(true)
             .append(true)
@@ -63,6 +60,9 @@ impl Server {
             .arg(dir.path().join("data"));
         settings.iter().for_each(|setting| {
             command.args(["--set", setting]);
+        });
+        crash_at.inspect(|point| {
+            command.env("HONGBAO_CRASH_AT", point);
         });
         let mut child = command
             .arg("serve")
@@ -103,17 +103,33 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// Starts it again on the same data and the same addresses.
-    pub fn restart(mut self) -> Server {
+    /// Whether it has died by itself.
+    pub fn has_died(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Starts it again on the same data and the same addresses, with these settings on top, to die at a crash point if it has not yet.
+    pub fn restart_crashing(mut self, settings: &[&str], point: Option<&str>) -> Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let mut settings = self.settings.clone();
+        let mut settings: Vec<String> = self
+            .settings
+            .iter()
+            .map(String::as_str)
+            .chain(settings.iter().copied())
+            .map(str::to_owned)
+            .collect();
         settings.push(format!(
             "gateway.listen={}",
             self.addresses.gateway.unwrap()
         ));
         settings.push(format!("admin.listen={}", self.addresses.admin.unwrap()));
-        Server::start_in(self.dir.clone(), settings)
+        Server::start_in(self.dir.clone(), settings, point)
+    }
+
+    /// Starts it again on the same data and the same addresses.
+    pub fn restart(self) -> Server {
+        self.restart_crashing(&[], None)
     }
 
     /// SIGTERM, and wait for its end.
@@ -187,6 +203,18 @@ impl Server {
         })
         .await
     }
+}
+
+fn with_free_ports(settings: &[&str]) -> Vec<String> {
+    let free = [
+        "gateway.listen=127.0.0.1:0",
+        "admin.listen=127.0.0.1:0",
+        "steward.interval_ms=20",
+    ];
+    free.iter()
+        .chain(settings)
+        .map(|text| (*text).to_owned())
+        .collect()
 }
 
 impl Drop for Server {

@@ -1,0 +1,124 @@
+//! Taps spread evenly over the buckets, but the last packets do not: while people tap a bucket that is empty and another is not, packets are moved.
+//!
+//! A transfer that somebody began is finished by whoever finds it.
+
+use futures_util::future::try_join_all;
+
+use super::advance::fault;
+use super::{Steward, StewardError};
+use crate::rain::Rain;
+use crate::store::bucket::Bucket;
+use crate::store::transfer::{Level, TRANSFER_MAX, Transfer};
+
+/// Rounds of transfers in one step: a rain that goes on being uneven is looked at again in the next.
+const ROUNDS: usize = 8;
+
+impl Steward {
+    /// Moves packets to where people tap in vain.
+    pub(super) async fn balance(&self, rain: &Rain) -> Result<(), StewardError> {
+        if rain.salts.len() < 2 {
+            return Ok(());
+        }
+        let buckets = self.store.buckets(rain);
+        for _ in 0..ROUNDS {
+            let levels = try_join_all(buckets.iter().map(|bucket| bucket.level())).await?;
+            if levels.iter().any(|level| level.giving > 0) {
+                self.finish_transfers(rain, &buckets).await?;
+            }
+            let Some((from, to, count)) = next_transfer(&levels) else {
+                return Ok(());
+            };
+            let id = format!("{from}-{to}-{:016x}", self.jitter.next_u64());
+            if let Some(transfer) = buckets[from].give(&id, to as u32, count).await? {
+                finish(&buckets, &buckets[from], &transfer).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finishes every transfer that is found under way.
+    pub(super) async fn finish_transfers(
+        &self,
+        rain: &Rain,
+        buckets: &[Bucket],
+    ) -> Result<(), StewardError> {
+        for bucket in buckets {
+            for transfer in bucket.outbox().await? {
+                let transfer = transfer.map_err(|text| {
+                    fault(rain, format!("outbox {} holds \"{text}\"", bucket.tag))
+                })?;
+                finish(buckets, bucket, &transfer).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn finish(
+    buckets: &[Bucket],
+    from: &Bucket,
+    transfer: &Transfer,
+) -> Result<(), StewardError> {
+    let target = buckets.get(transfer.target as usize);
+    let target = target.ok_or_else(|| StewardError::Rain {
+        rain: from.tag.rain,
+        problem: format!(
+            "transfer {} is for bucket {}, which does not exist",
+            transfer.id, transfer.target
+        ),
+    })?;
+    target.take(transfer).await?;
+    from.given(transfer).await?;
+    Ok(())
+}
+
+/// From the fullest bucket to an empty one in which somebody taps: its share of what both will then have, at least one packet.
+fn next_transfer(levels: &[Level]) -> Option<(usize, usize, u64)> {
+    let to = levels
+        .iter()
+        .position(|level| level.pool == 0 && level.hungry)?;
+    let (from, fullest) = levels
+        .iter()
+        .enumerate()
+        .max_by_key(|(_, level)| level.pool)?;
+    let count = fullest.pool.div_ceil(2).min(TRANSFER_MAX);
+    (fullest.pool > 0).then_some((from, to, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn level(pool: u64, hungry: bool) -> Level {
+        Level {
+            pool,
+            hungry,
+            giving: 0,
+        }
+    }
+
+    #[test]
+    fn packets_go_from_the_fullest_to_the_hungry() {
+        let levels = [level(0, true), level(7, false), level(90, true)];
+        assert_eq!(next_transfer(&levels), Some((2, 0, 45)));
+        assert_eq!(
+            next_transfer(&[level(0, true), level(1, true)]),
+            Some((1, 0, 1)),
+            "the last packet moves, too"
+        );
+        assert_eq!(
+            next_transfer(&[level(0, true), level(5_000, false)]),
+            Some((1, 0, 500))
+        );
+        assert_eq!(
+            next_transfer(&[level(0, false), level(5, true)]),
+            None,
+            "nobody taps there"
+        );
+        assert_eq!(
+            next_transfer(&[level(0, true), level(0, true)]),
+            None,
+            "nothing is left"
+        );
+    }
+}

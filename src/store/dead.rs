@@ -1,0 +1,150 @@
+//! Dead letters of a rain: found, taken back, never trimmed.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use super::bucket::{Bucket, DeadLetter, or_node_clock};
+use super::{StoreError, script};
+use crate::config::LEASE_BATCH_MAX;
+use crate::rain::PacketId;
+
+/// Which letters are meant. An empty filter means all.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// What stands before the colon of a reason, like `conflict`.
+    pub reason: Option<String>,
+}
+
+impl Filter {
+    pub fn accepts(&self, letter: &DeadLetter) -> bool {
+        self.reason
+            .as_ref()
+            .is_none_or(|reason| letter.reason_kind() == reason)
+    }
+}
+
+impl DeadLetter {
+    /// The kind of its reason: what stands before the colon.
+    pub fn reason_kind(&self) -> &str {
+        self.reason.split(':').next().unwrap_or_default()
+    }
+}
+
+/// A page of letters by packet id.
+#[derive(Debug, Default)]
+pub struct Letters {
+    pub letters: Vec<DeadLetter>,
+    /// Whether there are more behind the last one.
+    pub more: bool,
+    /// Texts that are no letters.
+    pub unreadable: Vec<String>,
+}
+
+/// The first `limit` letters after packet `after`, over all buckets of a rain. Reads every letter of the rain: 100,000 take a fraction of a second.
+pub async fn list(
+    buckets: &[Bucket],
+    filter: &Filter,
+    after: Option<PacketId>,
+    limit: usize,
+) -> Result<Letters, StoreError> {
+    let mut found: BTreeMap<PacketId, DeadLetter> = BTreeMap::new();
+    let mut page = Letters::default();
+    for bucket in buckets {
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let (next, letters) = bucket.dead_scan(at).await?;
+            for letter in letters {
+                match letter {
+                    Ok(letter)
+                        if filter.accepts(&letter) && Some(letter.claim.packet.id) > after =>
+                    {
+                        found.insert(letter.claim.packet.id, letter);
+                        if found.len() > limit {
+                            found.pop_last();
+                            page.more = true;
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(text) => page.unreadable.push(text),
+                }
+            }
+            cursor = (next != 0).then_some(next);
+        }
+    }
+    page.letters = found.into_values().collect();
+    page.unreadable.sort();
+    page.unreadable.dedup();
+    Ok(page)
+}
+
+/// The letter of one packet, and the bucket it lies in.
+pub async fn find(
+    buckets: &[Bucket],
+    packet: PacketId,
+) -> Result<Option<(Bucket, DeadLetter)>, StoreError> {
+    for bucket in buckets {
+        if let Some(letter) = bucket.dead_letter(packet).await? {
+            return Ok(Some((bucket.clone(), letter)));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes every letter that the filter accepts back into the delay queue. Returns how many.
+pub async fn requeue_all(buckets: &[Bucket], filter: &Filter) -> Result<u64, StoreError> {
+    let mut taken = 0;
+    for bucket in buckets {
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let (next, letters) = bucket.dead_scan(at).await?;
+            let accepted = letters
+                .into_iter()
+                .flatten()
+                .filter(|letter| filter.accepts(letter));
+            let packets: Vec<PacketId> = accepted.map(|letter| letter.claim.packet.id).collect();
+            taken += bucket.requeue(None, &packets).await?;
+            cursor = (next != 0).then_some(next);
+        }
+    }
+    Ok(taken)
+}
+
+impl Bucket {
+    /// Takes dead letters back into the delay queue, due at once. Returns how many there were.
+    pub async fn requeue(
+        &self,
+        now_ms: Option<i64>,
+        packets: &[PacketId],
+    ) -> Result<u64, StoreError> {
+        let k = &self.keys;
+        let mut taken = 0;
+        for part in packets.chunks(LEASE_BATCH_MAX) {
+            let mut args = vec![or_node_clock(now_ms)];
+            args.extend(part.iter().map(PacketId::to_string));
+            taken += self
+                .run_count(&script::REQUEUE, &[&k.dead, &k.retry], &args)
+                .await?;
+        }
+        Ok(taken as u64)
+    }
+
+    /// The dead letter of one packet.
+    pub async fn dead_letter(&self, packet: PacketId) -> Result<Option<DeadLetter>, StoreError> {
+        let reply = self
+            .link
+            .call(
+                redis::cmd("HGET")
+                    .arg(&self.keys.dead)
+                    .arg(packet.to_string()),
+            )
+            .await?;
+        match &reply {
+            Value::Nil => Ok(None),
+            reply => {
+                let letter = super::bucket::text(reply).and_then(super::bucket::parse_letter);
+                letter.map(Some).ok_or_else(|| script::BURY.misread(reply))
+            }
+        }
+    }
+}

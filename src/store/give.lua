@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- give: the first step of a transfer: takes packets out of a pool and keeps them in the outbox until the other bucket has them.
+--
+-- KEYS[1] hb:{<tag>}:gate    HASH
+-- KEYS[2] hb:{<tag>}:pool    LIST  packet_id:cents, taken from the right
+-- KEYS[3] hb:{<tag>}:outbox  HASH  transfer id -> target bucket and packets, separated by blanks
+-- ARGV[1] transfer id
+-- ARGV[2] target             number of the bucket that gets them
+-- ARGV[3] most               packets to give, 1 to 500
+--
+-- Returns what stands in the outbox under this id, or nothing when the gate is closed or the pool empty. Asked again it gives no more.
+-- Cost    O(most). Writes only below the marked line; an error above it changes nothing.
+
+local there = redis.call('HGET', KEYS[3], ARGV[1])
+if there then
+  return there
+end
+local state = redis.call('HGET', KEYS[1], 'state')
+if state ~= 'ready' or redis.call('LLEN', KEYS[2]) == 0 then
+  return false
+end
+
+-- From here on it must succeed.
+local packets = redis.call('RPOP', KEYS[2], tonumber(ARGV[3]))
+local entry = ARGV[2] .. ' ' .. table.concat(packets, ' ')
+redis.call('HSET', KEYS[3], ARGV[1], entry)
+return entry

@@ -1,0 +1,144 @@
+//! Packets on their way from one bucket to another, in three steps that may each be repeated by anyone: give, take, given.
+
+use redis::Value;
+
+use super::bucket::{Bucket, text};
+use super::{StoreError, script};
+use crate::rain::Packet;
+
+/// Packets in one transfer.
+pub const TRANSFER_MAX: u64 = 500;
+
+/// An entry of an outbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    pub id: String,
+    /// The bucket that gets the packets.
+    pub target: u32,
+    pub packets: Vec<Packet>,
+}
+
+/// What the steward looks at to decide who gives to whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Level {
+    pub pool: u64,
+    /// Somebody has tapped here in vain since packets came in last.
+    pub hungry: bool,
+    /// Transfers that are under way from here.
+    pub giving: u64,
+}
+
+fn parse(id: &str, entry: &str) -> Option<Transfer> {
+    let mut parts = entry.split(' ');
+    let target = parts.next()?.parse().ok()?;
+    let packets: Result<Vec<Packet>, _> = parts.map(str::parse).collect();
+    Some(Transfer {
+        id: id.to_owned(),
+        target,
+        packets: packets.ok()?,
+    })
+}
+
+impl Bucket {
+    pub async fn level(&self) -> Result<Level, StoreError> {
+        let k = &self.keys;
+        let (mut pool, mut hungry, mut giving) = (
+            redis::cmd("LLEN"),
+            redis::cmd("HEXISTS"),
+            redis::cmd("HLEN"),
+        );
+        let (pool, hungry, giving) = (
+            pool.arg(&k.pool),
+            hungry.arg(&k.gate).arg("hungry"),
+            giving.arg(&k.outbox),
+        );
+        let answers = futures_util::try_join!(
+            self.link.call(pool),
+            self.link.call(hungry),
+            self.link.call(giving)
+        )?;
+        match answers {
+            (Value::Int(pool), Value::Int(hungry), Value::Int(giving)) => Ok(Level {
+                pool: pool as u64,
+                hungry: hungry == 1,
+                giving: giving as u64,
+            }),
+            (reply, ..) => Err(StoreError::Reply {
+                verb: "LLEN",
+                reply: format!("{reply:?}"),
+            }),
+        }
+    }
+
+    /// Takes up to `most` packets (1 to [`TRANSFER_MAX`]) out of the pool for bucket `target`; `None` if there are none, or the gate is
+    /// closed.
+    pub async fn give(
+        &self,
+        id: &str,
+        target: u32,
+        most: u64,
+    ) -> Result<Option<Transfer>, StoreError> {
+        let k = &self.keys;
+        let args = [
+            id.to_owned(),
+            target.to_string(),
+            most.clamp(1, TRANSFER_MAX).to_string(),
+        ];
+        match self
+            .run(&script::GIVE, &[&k.gate, &k.pool, &k.outbox], &args)
+            .await?
+        {
+            Value::Nil => Ok(None),
+            reply => {
+                let transfer = text(&reply).and_then(|entry| parse(id, entry));
+                transfer
+                    .map(Some)
+                    .ok_or_else(|| script::GIVE.misread(&reply))
+            }
+        }
+    }
+
+    /// Puts the packets of a transfer into this pool, once.
+    pub async fn take(&self, transfer: &Transfer) -> Result<(), StoreError> {
+        let k = &self.keys;
+        let mut args = vec![transfer.id.clone()];
+        args.extend(transfer.packets.iter().map(Packet::to_string));
+        match self
+            .run_count(&script::TAKE, &[&k.gate, &k.pool, &k.applied], &args)
+            .await?
+        {
+            0 | 1 => Ok(()),
+            answer => Err(StoreError::Reply {
+                verb: "take",
+                reply: format!("{answer}: bucket {} is not there", self.tag),
+            }),
+        }
+    }
+
+    /// Forgets a transfer that has been taken.
+    pub async fn given(&self, transfer: &Transfer) -> Result<(), StoreError> {
+        self.run_count(
+            &script::GIVEN,
+            &[&self.keys.outbox],
+            std::slice::from_ref(&transfer.id),
+        )
+        .await
+        .map(drop)
+    }
+
+    /// What is on its way from here; an entry that cannot be read is returned as its text.
+    pub async fn outbox(&self) -> Result<Vec<Result<Transfer, String>>, StoreError> {
+        let mut found = vec![];
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            let (next, entries) = self.hscan(&self.keys.outbox, at).await?;
+            found.extend(
+                entries
+                    .into_iter()
+                    .map(|(id, entry)| parse(&id, &entry).ok_or(entry)),
+            );
+            cursor = (next != 0).then_some(next);
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,334 @@
+//! The real process dies, as by `kill -9`, before and after each step that moves money or state; it is started again, the rain goes on
+//! to its end, and everybody must have been paid exactly what they were told. `make test-crash` prints the verdicts.
+
+#[path = "suite/support/mod.rs"]
+#[allow(dead_code, reason = "shared with the suite, which uses the rest")]
+mod support;
+
+use futures_util::StreamExt;
+use hongbao::client::admin::{AdminClient, AdminError, NewRain};
+use hongbao::crash::POINTS;
+use hongbao::rain::{Cents, PacketId, RainId, State};
+
+use support::crowd::{Crowd, Told, crowd};
+use support::eventually;
+use support::server::{Server, new_rain};
+
+/// Servers at the same time, each with a node of its own.
+const AT_ONCE: usize = 3;
+const PACKETS: u32 = 60;
+const TOTAL: i64 = 60_000;
+
+/// A server that may die once; then it is started again, without the crash point.
+struct Mortal {
+    point: &'static str,
+    server: Option<Server>,
+    deaths: u32,
+}
+
+impl Mortal {
+    fn start(point: &'static str) -> Mortal {
+        let mut settings = vec![
+            "store.managed_nodes=1",
+            "settle.lease_ms=5000",
+            "settle.retry_base_ms=10",
+        ];
+        if needs_dead_letters(point) {
+            // Nobody has an account, so every claim is buried.
+            settings.push("ledger.create_user_accounts=false");
+        }
+        Mortal {
+            point,
+            server: Some(Server::start_crashing(&settings, point)),
+            deaths: 0,
+        }
+    }
+
+    fn server(&mut self) -> &mut Server {
+        if self.server.as_mut().unwrap().has_died() {
+            self.deaths += 1;
+            self.server = self.server.take().map(Server::restart);
+        }
+        self.server.as_mut().unwrap()
+    }
+
+    /// Repeats a request until the server, perhaps the next one, has carried it out.
+    async fn until<T>(
+        &mut self,
+        what: &str,
+        mut ask: impl AsyncFnMut(&AdminClient) -> Result<Option<T>, AdminError>,
+    ) -> T {
+        eventually(what, async || {
+            let admin = self.server().admin();
+            ask(&admin).await.ok().flatten()
+        })
+        .await
+    }
+}
+
+fn needs_dead_letters(point: &str) -> bool {
+    point.starts_with("bury") || point.starts_with("requeue") || point.starts_with("discard")
+}
+
+/// What is still to be done after the claims of this rain have all been buried.
+async fn raise_the_dead(mortal: &mut Mortal, id: RainId) -> Vec<PacketId> {
+    let buried = async |admin: &AdminClient| {
+        let live = admin.rain(id).await?.live;
+        Ok(live.filter(|live| live.dead > 0 && live.claims_moving() == 0))
+    };
+    mortal.until("every claim to be buried", buried).await;
+    let first = mortal.until("the dead letters", async |admin: &AdminClient| {
+        let page = admin
+            .dead_letters(Some(id), Some("unknown_account"), None, 1)
+            .await?;
+        Ok(page.dead_letters.first().map(|letter| letter.packet_id))
+    });
+    let first = first.await;
+    // Repeated until it is carried out whole: a crash after the money went back leaves the letter to be asked for again.
+    mortal
+        .until("the discard", async |admin: &AdminClient| {
+            match admin.discard(first, "a test").await {
+                Err(AdminError::Problem { status: 404, .. }) => Ok(Some(())),
+                other => other.map(|_| Some(())),
+            }
+        })
+        .await;
+    // From here on users have accounts, and everything that is requeued is paid.
+    mortal.server();
+    let point = (mortal.deaths == 0).then_some(mortal.point);
+    let accounts = &["ledger.create_user_accounts=true"];
+    mortal.server = mortal
+        .server
+        .take()
+        .map(|server| server.restart_crashing(accounts, point));
+    mortal
+        .until(
+            "the dead letters to be gone",
+            async |admin: &AdminClient| {
+                admin.requeue(None, Some(id), None).await?;
+                let live = admin.rain(id).await?.live;
+                Ok(live.filter(|live| live.dead == 0).map(|_| ()))
+            },
+        )
+        .await;
+    vec![first]
+}
+
+/// While the ledger is locked by somebody else for longer than its patience, claims go back to the delay queue.
+async fn lock_the_ledger(mortal: &mut Mortal, id: RainId) {
+    use sqlx::{Connection, Executor};
+    let path = mortal.server().data_dir().join("ledger.sqlite");
+    let mut lock = sqlx::SqliteConnection::connect(&format!("sqlite:{}", path.display()))
+        .await
+        .unwrap();
+    lock.execute("BEGIN IMMEDIATE").await.unwrap();
+    eventually("a claim to be given back", async || {
+        // The dead are raised when the ledger is free again: a start needs it.
+        let server = mortal.server.as_mut().unwrap();
+        if server.has_died() {
+            return Some(());
+        }
+        let live = server.admin().rain(id).await.ok()?.live?;
+        (live.retrying > 0).then_some(())
+    })
+    .await;
+    lock.execute("ROLLBACK").await.unwrap();
+    lock.close().await.unwrap();
+}
+
+async fn rain_to_its_end(mortal: &mut Mortal, point: &str) -> Result<(), String> {
+    // Buckets that run empty one after the other, so that there is something to transfer.
+    let new = NewRain {
+        key: Some("tonight".into()),
+        buckets: Some(4),
+        ..new_rain(PACKETS, TOTAL)
+    };
+    mortal
+        .until("the sponsor", async |admin: &AdminClient| {
+            admin.create_sponsor("acme").await.map(Some)
+        })
+        .await;
+    mortal
+        .until("the deposit", async |admin: &AdminClient| {
+            admin.deposit("acme", Cents(TOTAL), "d").await.map(Some)
+        })
+        .await;
+    let id = mortal
+        .until("the rain", async |admin: &AdminClient| {
+            admin.create_rain(&new).await.map(Some)
+        })
+        .await
+        .id;
+    mortal
+        .until("the rain to be ready", async |admin: &AdminClient| {
+            Ok(admin
+                .rain(id)
+                .await
+                .ok()
+                .filter(|rain| rain.state >= State::Ready))
+        })
+        .await;
+    mortal
+        .until("the opening", async |admin: &AdminClient| {
+            admin.open_rain(id).await.map(Some)
+        })
+        .await;
+    if point.starts_with("retry") {
+        let people = tap(mortal, id);
+        lock_the_ledger(mortal, id).await;
+        return end(mortal, id, people, &[]).await;
+    }
+    let people = tap(mortal, id);
+    let told = keep_alive(mortal, people).await;
+    let discarded = if needs_dead_letters(point) {
+        raise_the_dead(mortal, id).await
+    } else {
+        vec![]
+    };
+    check(mortal, id, told, &discarded).await
+}
+
+fn tap(mortal: &mut Mortal, id: RainId) -> Crowd {
+    // As many people as packets, but not in each bucket: the last packets have to be moved to them.
+    crowd(mortal.server(), id, PACKETS)
+}
+
+/// Restarts the server when it dies, until everybody knows their outcome.
+async fn keep_alive(mortal: &mut Mortal, people: Crowd) -> Told {
+    let mut ending = std::pin::pin!(people.end());
+    loop {
+        tokio::select! {
+            told = &mut ending => return told,
+            () = tokio::time::sleep(std::time::Duration::from_millis(10)) => { mortal.server(); } // nobody tells us of a death
+        }
+    }
+}
+
+async fn end(
+    mortal: &mut Mortal,
+    id: RainId,
+    people: Crowd,
+    discarded: &[PacketId],
+) -> Result<(), String> {
+    let told = keep_alive(mortal, people).await;
+    check(mortal, id, told, discarded).await
+}
+
+async fn check(
+    mortal: &mut Mortal,
+    id: RainId,
+    told: Told,
+    discarded: &[PacketId],
+) -> Result<(), String> {
+    mortal
+        .until("the claims to be settled", async |admin: &AdminClient| {
+            let live = admin.rain(id).await?.live;
+            Ok(live.filter(|live| live.claims_moving() == 0))
+        })
+        .await;
+    mortal
+        .until("the close", async |admin: &AdminClient| {
+            admin.close_rain(id).await.map(Some)
+        })
+        .await;
+    mortal
+        .until("the finish", async |admin: &AdminClient| {
+            Ok(admin
+                .rain(id)
+                .await
+                .ok()
+                .filter(|rain| rain.state == State::Finished))
+        })
+        .await;
+    let audit = mortal
+        .until("the audit", async |admin: &AdminClient| {
+            admin.audit(id).await.map(Some)
+        })
+        .await;
+    if !audit.balanced {
+        return Err(format!("UNBALANCED: {:?}", audit.differences));
+    }
+    let winners = mortal
+        .until("the winners", async |admin: &AdminClient| {
+            admin.all_winners(id).await.map(Some)
+        })
+        .await;
+    let paid: Told = winners
+        .iter()
+        .map(|winner| {
+            (
+                winner.user.to_string(),
+                (winner.packet_id.get(), winner.cents.0),
+            )
+        })
+        .collect();
+    for (user, win) in &told {
+        let given_back = discarded.iter().any(|packet| packet.get() == win.0);
+        if !given_back && paid.get(user) != Some(win) {
+            return Err(format!(
+                "{user} was told {win:?} and paid {:?}",
+                paid.get(user)
+            ));
+        }
+    }
+    if paid.len() + discarded.len() != told.len() {
+        return Err(format!(
+            "{} were told, {} paid, {} discarded",
+            told.len(),
+            paid.len(),
+            discarded.len()
+        ));
+    }
+    let sponsor = mortal.until("the sponsor's balance", async |admin: &AdminClient| {
+        admin.account("sponsor:acme").await.map(Some)
+    });
+    let back = sponsor.await.balance_cents.0;
+    let credited: i64 = paid.values().map(|(_, cents)| cents).sum();
+    if back + credited != TOTAL {
+        return Err(format!(
+            "{credited} credited and {back} given back are not {TOTAL}"
+        ));
+    }
+    Ok(())
+}
+
+async fn verdict(point: &'static str) -> (&'static str, Result<(), String>) {
+    let mut mortal = Mortal::start(point);
+    let ended = rain_to_its_end(&mut mortal, point).await;
+    let log = mortal.server().log();
+    let died = log.contains(&format!("crash point {point}\n"));
+    let outcome = match (died, mortal.deaths) {
+        (true, 1) => ended,
+        _ => ended.and(Err(format!(
+            "the point was passed {died}, the server died {} times",
+            mortal.deaths
+        ))),
+    };
+    (point, outcome)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_at_any_point_costs_nobody_anything() {
+    let wanted = std::env::var("HONGBAO_CRASH_POINTS").unwrap_or_default();
+    let points = POINTS
+        .iter()
+        .copied()
+        .filter(|point| point.starts_with(&wanted));
+    let mut verdicts: Vec<_> = futures_util::stream::iter(points)
+        .map(verdict)
+        .buffered(AT_ONCE)
+        .collect()
+        .await;
+    verdicts.sort_by_key(|(point, _)| POINTS.iter().position(|known| known == point));
+    println!("{:<20} verdict", "crash point");
+    for (point, outcome) in &verdicts {
+        println!(
+            "{point:<20} {}",
+            outcome.as_ref().err().map_or(
+                "balanced, everybody paid what they were told",
+                String::as_str
+            )
+        );
+    }
+    assert!(verdicts.iter().all(|(_, outcome)| outcome.is_ok()));
+}
