@@ -190,7 +190,7 @@ impl Settler {
                 Hindrance::Spoiled(error) if leased.attempts + 1 >= self.settings.attempts_max => {
                     burials.push((
                         claim,
-                        format!("credited, but the inbox cannot be written: {error}"),
+                        format!("inbox_spoiled: credited, but the user cannot be told: {error}"),
                     ));
                 }
                 Hindrance::Spoiled(error) => {

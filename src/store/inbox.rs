@@ -165,7 +165,10 @@ async fn write_to_node(
                 .arg(draft.contents.to_string());
             calls.add_command(call);
         }
-        match script::INBOX.run_all(link, &calls).await {
+        crate::crash::script(script::INBOX.verb, "before");
+        let results = script::INBOX.run_all(link, &calls).await;
+        crate::crash::script(script::INBOX.verb, "after");
+        match results {
             Ok(results) => {
                 written.extend(results.into_iter().map(|result| parse_place(&result?)));
             }

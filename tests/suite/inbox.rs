@@ -288,7 +288,7 @@ async fn an_inbox_that_is_spoiled_ends_as_a_dead_letter_and_its_neighbours_are_t
     assert!(
         letter
             .reason
-            .starts_with("credited, but the inbox cannot be written"),
+            .starts_with("inbox_spoiled: credited, but the user cannot be told: "),
         "{}",
         letter.reason
     );
