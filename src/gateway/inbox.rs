@@ -97,10 +97,7 @@ fn on_the_wire(page: &Page) -> InboxPage {
         message_id: message.id,
         previous_message_id: 0,
         contents: message.contents.map(|contents| match contents {
-            Contents::PacketCredited {
-                packet,
-                credited_at_ms,
-            } => packet_credited(packet, credited_at_ms),
+            Contents::PacketCredited { packet } => packet_credited(packet, message.id),
         }),
     };
     InboxPage {
@@ -110,12 +107,13 @@ fn on_the_wire(page: &Page) -> InboxPage {
     }
 }
 
-fn packet_credited(packet: Packet, credited_at_ms: i64) -> Told {
+fn packet_credited(packet: Packet, message_id: u64) -> Told {
     Told::PacketCredited(PacketCredited {
         rain_id: packet.id.rain().get(),
         packet_id: packet.id.get(),
         cents: packet.cents.0,
-        credited_at_ms,
+        // The message was written when the credit had been booked, and its id is that time.
+        credited_at_ms: message_id as i64,
     })
 }
 
@@ -127,7 +125,7 @@ pub async fn hand_on(mut news: mpsc::Receiver<Arc<News>>, workers: Vec<mpsc::Sen
             if worker.try_send(news.clone()).is_err() {
                 metrics::get()
                     .inbox_pushes_dropped
-                    .increment(news.credited.len() as u64);
+                    .increment(news.len() as u64);
             }
         }
     }
@@ -135,17 +133,17 @@ pub async fn hand_on(mut news: mpsc::Receiver<Arc<News>>, workers: Vec<mpsc::Sen
 
 impl Worker {
     /// Tells the sessions of this worker whose users were credited. Grabs get their turn in between.
-    pub(super) async fn push_credited(&self, news: &News) {
-        for part in news.credited.chunks(PUSH_SLICE) {
+    pub(super) async fn push_credited(&self, news: &[Credited]) {
+        for part in news.chunks(PUSH_SLICE) {
             for credited in part {
-                self.push_to_user(credited, news.credited_at_ms);
+                self.push_to_user(credited);
             }
             self.flush_dirty();
             tokio::task::yield_now().await;
         }
     }
 
-    fn push_to_user(&self, credited: &Credited, credited_at_ms: i64) {
+    fn push_to_user(&self, credited: &Credited) {
         let sessions = self.users.sessions_of(&credited.claim.user);
         if sessions.is_empty() {
             return;
@@ -153,7 +151,7 @@ impl Worker {
         let message = InboxMessage {
             message_id: credited.place.id,
             previous_message_id: credited.place.previous,
-            contents: Some(packet_credited(credited.claim.packet, credited_at_ms)),
+            contents: Some(packet_credited(credited.claim.packet, credited.place.id)),
         };
         let frame = frame::encode(&ServerFrame {
             request_id: 0,

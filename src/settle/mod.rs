@@ -165,8 +165,7 @@ impl Settler {
         crate::metrics::get()
             .claims_leased
             .increment(claims.len() as u64);
-        let credited_at_ms = now_ms();
-        let verdicts = match self.balance.credit(&claims, credited_at_ms).await {
+        let verdicts = match self.balance.credit(&claims, now_ms()).await {
             Ok(verdicts) => verdicts,
             Err(error) => {
                 let again = Decision::Retry {
@@ -176,7 +175,7 @@ impl Settler {
                 let decisions = |held: &Held| vec![again.clone(); held.lease.claims.len()];
                 join_all(
                     held.iter()
-                        .map(|held| self.finish(held, decisions(held), rest, credited_at_ms)),
+                        .map(|held| self.finish(held, decisions(held), rest)),
                 )
                 .await;
                 return if error.is_outage() {
@@ -201,12 +200,10 @@ impl Settler {
                 }
                 decisions.push(decide(leased, verdict));
             }
-            finishing.push(self.finish(held, decisions, rest, credited_at_ms));
+            finishing.push(self.finish(held, decisions, rest));
         }
-        let credited = join_all(finishing).await.concat();
-        self.notifier
-            .publish(&held[0].bucket.link, credited_at_ms, credited)
-            .await;
+        let news = join_all(finishing).await.concat();
+        self.notifier.publish(&held[0].bucket.link, &news).await;
         crate::metrics::get()
             .settle_batch_seconds
             .record(started.elapsed());
@@ -220,7 +217,6 @@ impl Settler {
         held: &Held,
         decisions: Vec<Decision>,
         rest: Option<Duration>,
-        credited_at_ms: i64,
     ) -> Vec<Credited> {
         let (mut acks, mut paid) = (vec![], vec![]);
         let (mut tried, mut untried, mut burials) = (vec![], vec![], vec![]);
@@ -250,7 +246,7 @@ impl Settler {
                 }
             }
         }
-        let told = self.tell(held, &paid, credited_at_ms).await;
+        let told = self.tell(held, &paid).await;
         acks.extend(told.acks);
         if !acks.is_empty()
             && let Err(error) = held.bucket.ack(&acks).await

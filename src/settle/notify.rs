@@ -12,13 +12,13 @@ use crate::config;
 use crate::metrics;
 use crate::rain::Claim;
 use crate::store::bucket::LeasedClaim;
-use crate::store::inbox::{Contents, Credited, Draft, Keep, News};
+use crate::store::inbox::{Contents, Credited, Draft, Keep};
 use crate::store::link::Link;
 use crate::store::{Store, StoreError};
 
-/// While a node is away it is tried again after a quarter of the outage, in these bounds: a try may cost the batch a whole time-out.
-const TRY_AGAIN_MIN: Duration = Duration::from_millis(200);
-const TRY_AGAIN_MAX: Duration = Duration::from_secs(5);
+/// While a node is away it is tried again after half of the outage, in these bounds: a try of a frozen node costs the batch a whole time-out.
+const TRY_AGAIN_MIN: Duration = Duration::from_millis(500);
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(10);
 
 /// What became of the messages of one lease.
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl Notifier {
             }
         };
         let outage = now - since;
-        let wait = (outage / 4).clamp(TRY_AGAIN_MIN, TRY_AGAIN_MAX);
+        let wait = (outage / 2).clamp(TRY_AGAIN_MIN, TRY_AGAIN_MAX);
         away[node] = Some(Away {
             since,
             try_again: now + wait,
@@ -104,7 +104,6 @@ impl Notifier {
     async fn write<'a>(
         &self,
         paid: &[&'a LeasedClaim],
-        credited_at_ms: i64,
     ) -> (Told, Vec<(&'a LeasedClaim, Hindrance)>) {
         let (mut told, mut hindered) = (Told::default(), vec![]);
         let resting = self.resting();
@@ -124,7 +123,6 @@ impl Notifier {
                 user: leased.claim.user.clone(),
                 contents: Contents::PacketCredited {
                     packet: leased.claim.packet,
-                    credited_at_ms,
                 },
             });
         }
@@ -150,12 +148,8 @@ impl Notifier {
     }
 
     /// One publication for the whole batch. It may be lost: the inbox has the messages.
-    pub async fn publish(&self, link: &Link, credited_at_ms: i64, credited: Vec<Credited>) {
-        let news = News {
-            credited_at_ms,
-            credited,
-        };
-        if let Err(error) = self.store.publish_credited(link, &news).await {
+    pub async fn publish(&self, link: &Link, news: &[Credited]) {
+        if let Err(error) = self.store.publish_credited(link, news).await {
             tracing::debug!(%error, "gateways could not be told of credits; the inboxes have them");
         }
     }
@@ -174,16 +168,11 @@ fn is_of_the_node(error: &StoreError) -> bool {
 
 impl Settler {
     /// Tells the users of claims whose credit stands. Claims that cannot be told now are given back.
-    pub(super) async fn tell(
-        &self,
-        held: &Held,
-        paid: &[&LeasedClaim],
-        credited_at_ms: i64,
-    ) -> Told {
+    pub(super) async fn tell(&self, held: &Held, paid: &[&LeasedClaim]) -> Told {
         if paid.is_empty() {
             return Told::default();
         }
-        let (told, hindered) = self.notifier.write(paid, credited_at_ms).await;
+        let (told, hindered) = self.notifier.write(paid).await;
         metrics::get()
             .inbox_messages
             .increment(told.news.len() as u64);
@@ -201,7 +190,7 @@ impl Settler {
                 Hindrance::Spoiled(error) if leased.attempts + 1 >= self.settings.attempts_max => {
                     burials.push((
                         claim,
-                        format!("credited, but the inbox cannot be written: {error}"),
+                        format!("inbox_spoiled: credited, but the user cannot be told: {error}"),
                     ));
                 }
                 Hindrance::Spoiled(error) => {

@@ -2,7 +2,7 @@
 //!
 //! The inbox is the truth; news may be lost. Both carry message ids, so that a client sees what it missed: see `proto/hongbao.proto`.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -24,32 +24,18 @@ const NEWS_MAX: usize = 500;
 /// Pieces of news that wait for a gateway. Its reader only hands them on; beyond this they are dropped, since the inbox has them.
 const NEWS_WAITING_MAX: usize = 256;
 
-/// What a message tells. As text, the form it has in Redis, `credit:packet_id:cents:credited_at_ms`.
+/// What a message tells. Its text, the form it has in Redis, is also what it is known by: an inbox takes the same text once. So it says nothing
+/// that changes when the message is written again; when it was written is its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    PacketCredited {
-        packet: Packet,
-        /// ms since 1970.
-        credited_at_ms: i64,
-    },
-}
-
-impl Contents {
-    /// What the message is about: an inbox takes one message for it.
-    fn business_id(&self) -> String {
-        match self {
-            Contents::PacketCredited { packet, .. } => format!("credit:{}", packet.id),
-        }
-    }
+    /// `credit:packet_id:cents`
+    PacketCredited { packet: Packet },
 }
 
 impl fmt::Display for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Contents::PacketCredited {
-                packet,
-                credited_at_ms,
-            } => write!(f, "credit:{packet}:{credited_at_ms}"),
+            Contents::PacketCredited { packet } => write!(f, "credit:{packet}"),
         }
     }
 }
@@ -62,14 +48,10 @@ pub struct UnknownContents(String);
 impl FromStr for Contents {
     type Err = UnknownContents;
     fn from_str(text: &str) -> Result<Contents, UnknownContents> {
-        let credited = || {
-            let (packet, at) = text.strip_prefix("credit:")?.rsplit_once(':')?;
-            Some(Contents::PacketCredited {
-                packet: packet.parse().ok()?,
-                credited_at_ms: at.parse().ok()?,
-            })
-        };
-        credited().ok_or_else(|| UnknownContents(text.to_owned()))
+        text.strip_prefix("credit:")
+            .and_then(|packet| packet.parse().ok())
+            .map(|packet| Contents::PacketCredited { packet })
+            .ok_or_else(|| UnknownContents(text.to_owned()))
     }
 }
 
@@ -143,15 +125,14 @@ impl Store {
         written
     }
 
-    /// Messages of a user with an id above `after`, at most `limit`. Two reads: a message that goes between them is left out.
+    /// Messages of a user with an id above `after`, at most `limit`.
     pub async fn read_inbox(
         &self,
         user: &UserId,
         after: u64,
         limit: usize,
     ) -> Result<Page, StoreError> {
-        let [inbox, messages] = keys::inbox(user);
-        let link = self.link_of(&inbox);
+        let inbox = keys::inbox(user);
         let mut range = redis::cmd("ZRANGE");
         range
             .arg(&inbox)
@@ -159,29 +140,9 @@ impl Store {
             .arg("+inf")
             .arg("BYSCORE");
         range.arg("LIMIT").arg(0).arg(limit + 1).arg("WITHSCORES");
-        let mut ids = parse_ids(&link.call(&range).await?)?;
-        let more = ids.len() > limit;
-        ids.truncate(limit);
-        if ids.is_empty() {
-            return Ok(Page::default());
-        }
-        let mut contents = redis::cmd("HMGET");
-        contents.arg(&messages);
-        ids.iter().for_each(|(business_id, _)| {
-            contents.arg(business_id);
-        });
-        let reply = link.call(&contents).await?;
-        let Value::Array(contents) = &reply else {
-            return Err(unexpected("HMGET", &reply));
-        };
-        let message = |((_, id), contents): (&(String, u64), &Value)| {
-            let contents = text(contents)?.parse();
-            Some(Message {
-                id: *id,
-                contents: contents.ok(),
-            })
-        };
-        let messages = ids.iter().zip(contents).filter_map(message).collect();
+        let mut messages = parse_messages(&self.link_of(&inbox).call(&range).await?)?;
+        let more = messages.len() > limit;
+        messages.truncate(limit);
         Ok(Page { messages, more })
     }
 }
@@ -197,16 +158,17 @@ async fn write_to_node(
     for part in indices.chunks(WRITE_BATCH) {
         let mut calls = Pipeline::with_capacity(part.len());
         for draft in part.iter().map(|&i| &drafts[i]) {
-            let [inbox, messages] = keys::inbox(&draft.user);
-            let mut call = script::INBOX.call(&[&inbox, &messages]);
+            let mut call = script::INBOX.call(&[&keys::inbox(&draft.user)]);
             call.arg(or_node_clock(now_ms))
                 .arg(keep.ms)
-                .arg(keep.messages);
-            call.arg(draft.contents.business_id())
+                .arg(keep.messages)
                 .arg(draft.contents.to_string());
             calls.add_command(call);
         }
-        match script::INBOX.run_all(link, &calls).await {
+        crate::crash::script(script::INBOX.verb, "before");
+        let results = script::INBOX.run_all(link, &calls).await;
+        crate::crash::script(script::INBOX.verb, "after");
+        match results {
             Ok(results) => {
                 written.extend(results.into_iter().map(|result| parse_place(&result?)));
             }
@@ -234,11 +196,14 @@ fn parse_place(reply: &Value) -> Written {
     }
 }
 
-/// Members with their scores: RESP3 sends pairs.
-fn parse_ids(reply: &Value) -> Result<Vec<(String, u64)>, StoreError> {
+/// Messages with their ids: RESP3 sends pairs.
+fn parse_messages(reply: &Value) -> Result<Vec<Message>, StoreError> {
     let pair = |item: &Value| match item {
         Value::Array(pair) => match &pair[..] {
-            [member, Value::Double(score)] => Some((text(member)?.to_owned(), *score as u64)),
+            [message, Value::Double(id)] => Some(Message {
+                id: *id as u64,
+                contents: text(message).and_then(|text| text.parse().ok()),
+            }),
             _ => None,
         },
         _ => None,
@@ -247,14 +212,10 @@ fn parse_ids(reply: &Value) -> Result<Vec<(String, u64)>, StoreError> {
         Value::Array(items) => items.iter().map(pair).collect(),
         _ => None,
     };
-    pairs.ok_or_else(|| unexpected("ZRANGE", reply))
-}
-
-fn unexpected(verb: &'static str, reply: &Value) -> StoreError {
-    StoreError::Reply {
-        verb,
+    pairs.ok_or_else(|| StoreError::Reply {
+        verb: "ZRANGE",
         reply: format!("{reply:?}").chars().take(200).collect(),
-    }
+    })
 }
 
 /// A claim that was credited, for those who are online. On the channel a line `message_id:previous:packet_id:cents:user`.
@@ -264,49 +225,41 @@ pub struct Credited {
     pub place: Place,
 }
 
-/// Claims that one settlement credited. On the channel a line with the time, then one for each.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// ms since 1970.
-    pub credited_at_ms: i64,
-    pub credited: Vec<Credited>,
+/// Claims that one settlement credited.
+pub type News = Vec<Credited>;
+
+impl fmt::Display for Credited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Credited { claim, place } = self;
+        write!(f, "{}:{}:{claim}", place.id, place.previous)
+    }
 }
 
-impl News {
-    fn text(credited_at_ms: i64, credited: &[Credited]) -> String {
-        let mut text = format!("{credited_at_ms}");
-        for Credited { claim, place } in credited {
-            let _ = write!(text, "\n{}:{}:{claim}", place.id, place.previous); // a String takes everything
-        }
-        text
-    }
+fn news_text(credited: &[Credited]) -> String {
+    let lines: Vec<String> = credited.iter().map(Credited::to_string).collect();
+    lines.join("\n")
+}
 
-    /// `None` unless all of it can be read.
-    fn read(text: &str) -> Option<News> {
-        let credited = |line: &str| {
-            let mut parts = line.splitn(3, ':');
-            let place = Place {
-                id: parts.next()?.parse().ok()?,
-                previous: parts.next()?.parse().ok()?,
-            };
-            let claim = parts.next()?.parse().ok()?;
-            Some(Credited { claim, place })
+/// `None` unless all of it can be read.
+fn read_news(text: &str) -> Option<News> {
+    let credited = |line: &str| {
+        let mut parts = line.splitn(3, ':'); // a user id may hold colons itself
+        let place = Place {
+            id: parts.next()?.parse().ok()?,
+            previous: parts.next()?.parse().ok()?,
         };
-        let mut lines = text.lines();
-        Some(News {
-            credited_at_ms: lines.next()?.parse().ok()?,
-            credited: lines.map(credited).collect::<Option<_>>()?,
-        })
-    }
+        let claim = parts.next()?.parse().ok()?;
+        Some(Credited { claim, place })
+    };
+    text.lines().map(credited).collect()
 }
 
 impl Store {
     /// Tells every gateway that listens. Any node will do, since gateways listen to all: `link` leads to one that was up just now.
-    pub async fn publish_credited(&self, link: &Link, news: &News) -> Result<(), StoreError> {
-        for part in news.credited.chunks(NEWS_MAX) {
-            let text = News::text(news.credited_at_ms, part);
+    pub async fn publish_credited(&self, link: &Link, news: &[Credited]) -> Result<(), StoreError> {
+        for part in news.chunks(NEWS_MAX) {
             let mut publish = redis::cmd("PUBLISH");
-            publish.arg(keys::CREDITED_CHANNEL).arg(text);
+            publish.arg(keys::CREDITED_CHANNEL).arg(news_text(part));
             link.call(&publish).await?;
         }
         Ok(())
@@ -318,7 +271,7 @@ impl Store {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> mpsc::Receiver<Arc<News>> {
-        let read = |text: &str| News::read(text).map(Arc::new);
+        let read = |text: &str| read_news(text).map(Arc::new);
         self.listen(keys::CREDITED_CHANNEL, NEWS_WAITING_MAX, read, tasks, stop)
     }
 }
@@ -329,35 +282,26 @@ mod tests {
 
     #[test]
     fn a_message_reads_back_as_written() {
-        let text = "credit:30064771113:888:1700000000000";
-        let contents: Contents = text.parse().unwrap();
-        assert_eq!(contents.to_string(), text);
-        assert_eq!(contents.business_id(), "credit:30064771113");
-        for other in [
-            "",
-            "credit:",
-            "credit:30064771113:888",
-            "refund:30064771113:888:1700000000000",
-        ] {
+        let text = "credit:30064771113:888";
+        assert_eq!(text.parse::<Contents>().unwrap().to_string(), text);
+        for other in ["", "credit:", "credit:30064771113", "refund:30064771113:8"] {
             assert!(other.parse::<Contents>().is_err(), "{other}");
         }
     }
 
     #[test]
     fn news_read_back_as_written_even_with_colons_in_the_user() {
-        let text = "1700000000000\n12:0:30064771113:888:app:anna\n14:12:30064771114:1:ben";
-        let news = News::read(text).unwrap();
-        assert_eq!(news.credited[0].claim.user.as_str(), "app:anna");
-        assert_eq!(
-            news.credited[1].place,
-            Place {
-                id: 14,
-                previous: 12
-            }
-        );
-        assert_eq!(News::text(news.credited_at_ms, &news.credited), text);
-        for broken in ["", "now", "1\nx", "1\n1:2:3:4:u"] {
-            assert_eq!(News::read(broken), None, "{broken}");
+        let text = "12:0:30064771113:888:app:anna\n14:12:30064771114:1:ben";
+        let news = read_news(text).unwrap();
+        assert_eq!(news[0].claim.user.as_str(), "app:anna");
+        let place = Place {
+            id: 14,
+            previous: 12,
+        };
+        assert_eq!(news[1].place, place);
+        assert_eq!(news_text(&news), text);
+        for broken in ["now", "1:2:3", "1:2:3:4:u"] {
+            assert_eq!(read_news(broken), None, "{broken}");
         }
     }
 }

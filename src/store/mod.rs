@@ -207,8 +207,7 @@ impl Store {
 
     /// The node of a user's inbox, by its place in the list of nodes.
     pub fn node_of_user(&self, user: &UserId) -> usize {
-        let [inbox, _] = keys::inbox(user);
-        self.node_of_slot(slot_of(&inbox))
+        self.node_of_slot(slot_of(&keys::inbox(user)))
     }
 
     pub fn bucket(&self, tag: Tag, fingerprint: &str) -> Bucket {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hongbao::client::{BackoffBounds, Client, Event, Login, Settings};
 use hongbao::rain::{Cents, Claim, Packet, Rain, RainId, UserId};
 use hongbao::store::Store;
-use hongbao::store::inbox::{Contents, Credited, Draft, Keep, Message, News, Place};
+use hongbao::store::inbox::{Contents, Credited, Draft, Keep, Message, Place};
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::inbox_message::Contents as Told;
 use hongbao::wire::server_frame::Message as Reply;
@@ -41,7 +41,6 @@ async fn write(store: &Store, name: &str, index: u32) -> Place {
         user: user(name),
         contents: Contents::PacketCredited {
             packet: packet(index),
-            credited_at_ms: 5,
         },
     };
     let written = store.write_messages(&[draft], KEEP, None).await;
@@ -170,7 +169,7 @@ async fn assert_one_message_each(bench: &Bench, claims: &[Claim]) -> HashMap<Use
         let [message] = &messages[..] else {
             panic!("{}: {messages:?}", claim.user)
         };
-        let Some(Contents::PacketCredited { packet, .. }) = message.contents else {
+        let Some(Contents::PacketCredited { packet }) = message.contents else {
             panic!("{message:?}")
         };
         assert_eq!(packet, claim.packet);
@@ -289,7 +288,7 @@ async fn an_inbox_that_is_spoiled_ends_as_a_dead_letter_and_its_neighbours_are_t
     assert!(
         letter
             .reason
-            .starts_with("credited, but the inbox cannot be written"),
+            .starts_with("inbox_spoiled: credited, but the user cannot be told: "),
         "{}",
         letter.reason
     );
@@ -431,12 +430,8 @@ async fn a_client_is_told_of_every_credit_once_through_lost_pushes_reconnects_an
             packet: packet(index),
             user: user("anna"),
         };
-        let news = News {
-            credited_at_ms: 5,
-            credited: vec![Credited { claim, place }],
-        };
         store
-            .publish_credited(&store.links()[0], &news)
+            .publish_credited(&store.links()[0], &[Credited { claim, place }])
             .await
             .unwrap();
     };
