@@ -717,7 +717,7 @@ impl Settings {
             ),
             lane_queue_max: r.count("gateway.lane_queue_max", 65_536, 1..=1_048_576),
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
-            empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=10_000),
+            empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=1_000),
             retry_after: r.ms("gateway.retry_after_ms", 300, 1..=60_000),
             drain_timeout: r.ms("gateway.drain_timeout_ms", 5_000, 0..=600_000),
         }

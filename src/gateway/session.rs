@@ -44,6 +44,8 @@ pub struct Session {
     out: RefCell<Vec<u8>>,
     pub(super) in_flight: Cell<u32>,
     pub(super) connected: Instant,
+    /// One of those that `connections_max` allows; not one that is only told that there are too many.
+    pub(super) counted: Cell<bool>,
     pub(super) last_heard: Cell<Instant>,
     memory: RefCell<Vec<(RainId, Remembered)>>,
     pub(super) room: RefCell<Option<Rc<str>>>,
@@ -66,6 +68,7 @@ impl Session {
             out: RefCell::default(),
             in_flight: Cell::new(0),
             connected: Instant::now(),
+            counted: Cell::new(true),
             last_heard: Cell::new(Instant::now()),
             memory: RefCell::default(),
             room: RefCell::default(),
@@ -314,7 +317,18 @@ impl Session {
         self.remember(rain, Remembered::Empty { epoch });
     }
 
+    pub fn remember_sold_out(&self, rain: RainId) {
+        self.remember(rain, Remembered::SoldOut);
+    }
+
     fn remember(&self, rain: RainId, what: Remembered) {
+        // What is final is not replaced by an answer that comes late.
+        if matches!(
+            self.remembered(rain),
+            Some(Remembered::Won(_) | Remembered::Closed)
+        ) {
+            return;
+        }
         self.forget(rain);
         let mut memory = self.memory.borrow_mut();
         if memory.len() == REMEMBERED_RAINS {
@@ -324,7 +338,7 @@ impl Session {
         memory.push((rain, what));
     }
 
-    /// After an unknown outcome nothing remembered may answer the next tap.
+    /// After an unknown outcome only what is final may answer the next tap.
     pub fn forget(&self, rain: RainId) {
         self.memory.borrow_mut().retain(|(known, _)| *known != rain);
     }

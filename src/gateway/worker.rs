@@ -38,6 +38,8 @@ const LOOK_UPS_MAX: usize = 64;
 const INBOX_READS_MAX: usize = 64;
 /// How long a closing session may take to read its last frame.
 const LINGER: Duration = Duration::from_secs(1);
+/// Connections beyond the limit that are told so at the same time; more are dropped without a word.
+const REFUSED_MAX: usize = 256;
 /// Sessions that a push is written to before grabs get their turn.
 pub(super) const PUSH_SLICE: usize = 256;
 
@@ -72,6 +74,8 @@ pub struct Worker {
     pub(super) in_flight: Cell<usize>,
     /// Told when nothing is in flight.
     pub(super) idle: Notify,
+    /// Sessions that are only told that there are too many.
+    refused: Cell<usize>,
     missing: RefCell<HashMap<RainId, Instant>>,
     look_ups: Rc<Cell<usize>>,
     /// Inboxes that are being read, by node: one that does not answer must not keep those of the others waiting.
@@ -129,6 +133,7 @@ impl Worker {
             dirty: RefCell::default(),
             in_flight: Cell::new(0),
             idle: Notify::new(),
+            refused: Cell::new(0),
             missing: RefCell::default(),
             look_ups: Rc::default(),
             inbox_reads: shared.store.links().iter().map(|_| Rc::default()).collect(),
@@ -182,6 +187,15 @@ impl Worker {
         ));
         let over =
             self.connections.fetch_add(1, Ordering::Relaxed) >= self.settings.connections_max;
+        if over {
+            // Told so, if there are not too many being told already; they take nobody's place.
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            if self.refused.get() >= REFUSED_MAX {
+                return;
+            }
+            self.refused.set(self.refused.get() + 1);
+            session.counted.set(false);
+        }
         metrics.sessions.increment(1);
         self.sessions
             .borrow_mut()
@@ -207,7 +221,11 @@ impl Worker {
         self.rooms.leave(session);
         self.users.leave(session);
         if self.sessions.borrow_mut().remove(&session.id).is_some() {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+            if session.counted.get() {
+                self.connections.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                self.refused.set(self.refused.get() - 1);
+            }
             crate::metrics::get().sessions.decrement(1);
         }
     }
