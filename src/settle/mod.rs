@@ -230,7 +230,7 @@ impl Settler {
                 } => {
                     // After a probe each claim rests for another time: one that the other side chokes on is not to meet the others again.
                     let wait_ms = match rest {
-                        Some(rest) => as_ms(rest + self.jitter.around(rest)),
+                        Some(rest) => as_ms(rest + self.jitter.around(rest) / 2),
                         None => self.back_off_ms(leased),
                     };
                     untried.push((claim, wait_ms, reason));

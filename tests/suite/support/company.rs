@@ -15,6 +15,10 @@ use futures_util::StreamExt;
 use hongbao::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance, Ledger};
 use hongbao::post::Trust;
 use http_body_util::BodyExt;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::PrivateKeyDer;
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use sqlx::Row;
@@ -125,7 +129,35 @@ impl Company {
         tokio::spawn(async move { axum::serve(listener, router).await });
     }
 
-    pub fn router(&self) -> Router {
+    /// Serves TLS with this certificate as well.
+    pub async fn listen_tls(&self, identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> SocketAddr {
+        let key = PrivateKeyDer::try_from(identity.signing_key.serialize_der()).unwrap();
+        let ring = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(ring)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![identity.cert.der().clone()], key)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = self.router();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // A client that does not trust us hangs up here.
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    let service = TowerToHyperService::new(router.clone());
+                    let serving =
+                        http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                    tokio::spawn(serving);
+                }
+            }
+        });
+        address
+    }
+
+    fn router(&self) -> Router {
         Router::new().fallback(serve).with_state(self.desk.clone())
     }
 
