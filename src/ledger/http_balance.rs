@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::{Request, StatusCode, Uri, header};
@@ -50,6 +50,8 @@ struct Inner {
     settings: EndpointSettings,
     poster: Poster,
     places: Semaphore,
+    /// Requests that came to nothing.
+    troubles: AtomicU64,
 }
 
 /// What the other side said about one claim.
@@ -134,6 +136,7 @@ impl Endpoint {
             settings,
             poster,
             places,
+            troubles: AtomicU64::new(0),
         })))
     }
 
@@ -141,16 +144,16 @@ impl Endpoint {
     pub(super) async fn pay(&self, claims: &[&Claim]) -> Vec<Answer> {
         let inner = &*self.0;
         let deadline = Instant::now() + inner.settings.begin_max;
-        // Once a request of this batch came to nothing no further one is begun: an outage costs a few requests, not all.
-        let away = AtomicBool::new(false);
+        // Once a request came to nothing, no batch that is under way begins a further one: an outage costs a few requests, not all.
+        let troubles = inner.troubles.load(Ordering::Relaxed);
         let parts = claims.chunks(inner.settings.batch_max);
-        let answers = join_all(parts.map(|part| inner.pay_part(part, deadline, &away))).await;
+        let answers = join_all(parts.map(|part| inner.pay_part(part, deadline, troubles))).await;
         answers.concat()
     }
 }
 
 impl Inner {
-    async fn pay_part(&self, part: &[&Claim], deadline: Instant, away: &AtomicBool) -> Vec<Answer> {
+    async fn pay_part(&self, part: &[&Claim], deadline: Instant, troubles: u64) -> Vec<Answer> {
         let unknown = |reason: String| {
             let reason = format!("balance system: {reason}");
             vec![Answer::Not(Verdict::Unknown(reason)); part.len()]
@@ -161,8 +164,8 @@ impl Inner {
                 "too slow: no request can be begun before the claims' lease runs out".into(),
             );
         };
-        if away.load(Ordering::Relaxed) {
-            return unknown("not asked after it failed".into());
+        if self.troubles.load(Ordering::Relaxed) != troubles {
+            return unknown("not asked, since another request failed".into());
         }
         let started = Instant::now();
         let answers = self.post(part).await;
@@ -172,7 +175,7 @@ impl Inner {
             .record(started.elapsed());
         metrics::get().balance_requested(result);
         answers.unwrap_or_else(|trouble| {
-            away.store(true, Ordering::Relaxed);
+            self.troubles.fetch_add(1, Ordering::Relaxed);
             unknown(trouble.to_string())
         })
     }

@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use crate::jitter::Jitter;
 use crate::metrics;
 
-/// Claims of the batch that finds out whether the balance system is back.
+/// Claims of the first batch that finds out whether the balance system is back; the next ones are half as large each, down to a single
+/// claim. If it is a claim that the other side chokes on, the others are soon in a batch without it.
 const PROBE_CLAIMS: usize = 16;
 /// The first wait, which doubles with each probe that fails …
 const WAIT_MIN: Duration = Duration::from_millis(500);
@@ -106,7 +107,7 @@ impl Permit {
     /// How many claims may be tried.
     pub fn claims_max(&self, batch_max: usize) -> usize {
         match self.probe {
-            Some(_) => batch_max.min(PROBE_CLAIMS),
+            Some(failures) => batch_max.min((PROBE_CLAIMS >> (failures - 1).min(31)).max(1)),
             None => batch_max,
         }
     }
@@ -115,13 +116,15 @@ impl Permit {
         self.probe.is_some()
     }
 
-    /// How long the claims of a probe rest if it fails: until after the next one, which is to be made with others. A claim that the other
-    /// side chokes on would keep all claims waiting for ever.
+    /// How long the claims of this probe rest at least if it fails: until after the next one, which is to be made with others.
     pub fn rest(&self) -> Option<Duration> {
-        let longest = WAIT_MIN
-            .saturating_mul(1 << self.probe?.min(20))
-            .min(WAIT_MAX);
-        Some(longest + self.breaker.jitter.around(longest) / 2)
+        let failures = self.probe?.min(20);
+        Some(WAIT_MIN.saturating_mul(1 << failures).min(WAIT_MAX))
+    }
+
+    /// Somebody else found the balance system away since this was given.
+    pub fn is_overtaken(&self) -> bool {
+        self.probe.is_none() && matches!(*self.breaker.lock(), State::Open { .. })
     }
 
     /// The balance system answered.
@@ -193,9 +196,11 @@ mod tests {
         let (first, second) = (work(&breaker), work(&breaker));
         assert_eq!(first.claims_max(2_000), 2_000);
         first.failed(&outage());
+        assert!(second.is_overtaken());
         // The waits double from half a second to five, each shortened by up to half.
         let mut late = Some(second);
-        for whole_ms in [500, 1_000, 2_000, 4_000, 5_000, 5_000] {
+        let waits = [500, 1_000, 2_000, 4_000, 5_000, 5_000];
+        for (whole_ms, claims) in waits.into_iter().zip([16, 8, 4, 2, 1, 1]) {
             let left = wait(&breaker);
             let range = whole_ms / 2..=whole_ms;
             assert!(
@@ -208,11 +213,11 @@ mod tests {
             }
             tokio::time::advance(left).await;
             let probe = work(&breaker);
-            assert_eq!(probe.claims_max(2_000), 16);
+            assert_eq!(probe.claims_max(2_000), claims);
             assert_eq!(wait(&breaker), LOOK_AGAIN, "one probe at a time");
             let rest = probe.rest().unwrap();
             probe.failed(&outage());
-            assert!(rest > wait(&breaker), "the next probe is made with others");
+            assert!(rest >= wait(&breaker), "the next probe is made with others");
         }
         tokio::time::advance(wait(&breaker)).await;
         drop(work(&breaker)); // no claims: the next one tries

@@ -104,9 +104,11 @@ impl Settler {
         if held.is_empty() {
             return self.settings.idle_wait;
         }
-        match self.settle(held, permit.rest()).await {
-            Ok(()) => permit.worked(),
-            Err(outage) => permit.failed(&outage),
+        if permit.is_overtaken() {
+            let reason = "the balance system is away";
+            self.give_back(&held, reason, false, None).await;
+        } else {
+            self.settle(held, permit).await;
         }
         Duration::ZERO
     }
@@ -154,10 +156,10 @@ impl Settler {
         Ok(lease)
     }
 
-    /// All that is held in one go, then what each claim deserves. `Err` is an outage: the claims it concerns are given back untried, to
-    /// wait for `rest` if there is one.
-    async fn settle(&self, held: Vec<Held>, rest: Option<Duration>) -> Result<(), Outage> {
+    /// All that is held in one go, then what each claim deserves.
+    async fn settle(&self, held: Vec<Held>, permit: Permit) {
         let started = Instant::now();
+        let rest = permit.rest();
         let claims: Vec<Claim> = held
             .iter()
             .flat_map(|held| held.lease.claims.iter().map(|leased| leased.claim.clone()))
@@ -168,46 +170,50 @@ impl Settler {
         let verdicts = match self.balance.credit(&claims, now_ms()).await {
             Ok(verdicts) => verdicts,
             Err(error) => {
-                let again = Decision::Retry {
-                    reason: error.to_string(),
-                    tried: !error.is_outage(),
-                };
-                let decisions = |held: &Held| vec![again.clone(); held.lease.claims.len()];
-                join_all(
-                    held.iter()
-                        .map(|held| self.finish(held, decisions(held), rest)),
-                )
-                .await;
-                return if error.is_outage() {
-                    Err(Outage(chain(&error)))
+                let outage = error.is_outage();
+                if outage {
+                    permit.failed(&Outage(chain(&error)));
                 } else {
-                    tracing::error!(
-                        error = &error as &dyn std::error::Error,
-                        "a batch of claims cannot be credited"
-                    );
-                    Ok(())
-                };
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(error, "a batch of claims cannot be credited");
+                }
+                let reason = error.to_string();
+                return self.give_back(&held, &reason, !outage, rest).await;
             }
         };
-        let mut outage = Ok(());
-        let mut verdicts = verdicts.into_iter();
-        let mut finishing = vec![];
-        for held in &held {
-            let mut decisions = vec![];
-            for (leased, verdict) in held.lease.claims.iter().zip(&mut verdicts) {
-                if let Verdict::Unknown(reason) = &verdict {
-                    outage = Err(Outage(reason.clone()));
-                }
-                decisions.push(decide(leased, verdict));
-            }
-            finishing.push(self.finish(held, decisions, rest));
+        // The others are to know of an outage before anything else is done.
+        let outage = verdicts.iter().find_map(|verdict| match verdict {
+            Verdict::Unknown(reason) => Some(Outage(reason.clone())),
+            _ => None,
+        });
+        match outage {
+            Some(outage) => permit.failed(&outage),
+            None => permit.worked(),
         }
-        let news = join_all(finishing).await.concat();
+        let mut verdicts = verdicts.into_iter();
+        let finishing = held.iter().map(|held| {
+            let decide = |(leased, verdict)| decide(leased, verdict);
+            let decisions = held.lease.claims.iter().zip(&mut verdicts).map(decide);
+            self.finish(held, decisions.collect(), rest)
+        });
+        let news = join_all(finishing.collect::<Vec<_>>()).await.concat();
         self.notifier.publish(&held[0].bucket.link, &news).await;
         crate::metrics::get()
             .settle_batch_seconds
             .record(started.elapsed());
-        outage
+    }
+
+    /// The batch came to nothing.
+    async fn give_back(&self, held: &[Held], reason: &str, tried: bool, rest: Option<Duration>) {
+        let again = Decision::Retry {
+            reason: reason.to_owned(),
+            tried,
+        };
+        let finishing = held.iter().map(|held| {
+            let count = held.lease.claims.len();
+            self.finish(held, vec![again.clone(); count], rest)
+        });
+        join_all(finishing).await;
     }
 
     /// Carries out the decisions. A failure here loses nothing: the lease runs out and somebody does it again. Returns the claims whose
@@ -241,7 +247,11 @@ impl Settler {
                     reason,
                     tried: false,
                 } => {
-                    let wait_ms = rest.map_or_else(|| self.back_off_ms(leased), as_ms);
+                    // After a probe each claim rests for another time: one that the other side chokes on is not to meet the others again.
+                    let wait_ms = match rest {
+                        Some(rest) => as_ms(rest + self.jitter.around(rest) / 2),
+                        None => self.back_off_ms(leased),
+                    };
                     untried.push((claim, wait_ms, reason));
                 }
             }

@@ -6,6 +6,8 @@ mod support;
 
 /// The admin API and the command line.
 mod admin;
+/// A company's HTTP balance system that misbehaves on command.
+mod balance;
 /// Claims that wait for a person.
 mod dead_letters;
 /// Stores that go away, fill up, forget; settlers that freeze.
