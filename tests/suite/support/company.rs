@@ -1,4 +1,4 @@
-//! A company's balance system: the reference server of `examples/`, behind a desk that misbehaves on command.
+//! A company's balance system: the reference server `proto/balance_server.rs`, behind a desk that misbehaves on command.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tower::ServiceExt;
 
-#[path = "../../../examples/balance_server.rs"]
+#[path = "../../../proto/balance_server.rs"]
 #[allow(dead_code)] // its main
 pub mod reference;
 
