@@ -101,6 +101,23 @@ pub const RAINS: &str = "hb:rains";
 /// Channel on which a rain's id is published when its snapshot changes.
 pub const RAIN_CHANNEL: &str = "hb:rains";
 
+/// The two keys of a named lease share the name's tag: STRING fencing number and holder, which expires with the lease, and STRING the
+/// fencing number given last, which outlives it.
+pub fn lease(name: &str) -> [String; 2] {
+    [
+        format!("hb:lease:{{{name}}}"),
+        format!("hb:lease:{{{name}}}:fence"),
+    ]
+}
+
+/// The name of the lease of the steward that is at work on a rain.
+pub fn rain_lease(id: RainId) -> String {
+    format!("rain:{id}")
+}
+
+/// Channel on which the name of a lease is published when it is released.
+pub const LEASE_CHANNEL: &str = "hb:leases";
+
 /// Both keys of a user's inbox share the user's tag.
 pub fn inbox(user: &UserId) -> [String; 2] {
     [
@@ -126,6 +143,8 @@ mod tests {
         }
         let [inbox, messages] = inbox(&UserId::new("anna").unwrap());
         assert_eq!(slot_of(&inbox), slot_of(&messages));
+        let [held, fence] = lease("rain:7");
+        assert_eq!(slot_of(&held), slot_of(&fence));
     }
 
     #[test]

@@ -37,6 +37,9 @@ scripts! {
     TAKE = "take";
     GIVEN = "given";
     PUBLISH = "publish";
+    ACQUIRE = "acquire";
+    RENEW = "renew";
+    RELEASE = "release";
 }
 
 impl Script {

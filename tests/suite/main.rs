@@ -12,6 +12,8 @@ mod dead_letters;
 mod faults;
 /// The wire: what a phone may send, and what it must not.
 mod gateway;
+/// Who may work at something now.
+mod leases;
 /// Every promise of the ledger, on both stores.
 mod ledger;
 /// Whole rains, with crashes in the middle.

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 pub struct Redis {
     child: Child,
+    arguments: Vec<String>,
     dir: TempDir,
     pub port: u16,
 }
@@ -32,6 +33,7 @@ impl Redis {
             let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
             let mut redis = Redis {
                 child: spawn(port, &dir, &arguments),
+                arguments,
                 dir,
                 port,
             };
@@ -54,6 +56,13 @@ impl Redis {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Starts it again, after a kill, on the same files and port.
+    pub async fn restart(&mut self) {
+        self.kill();
+        self.child = spawn(self.port, &self.dir, &self.arguments);
+        assert!(self.answers().await, "redis-server does not start again");
     }
 
     pub async fn call(&self, command: &[&str]) -> Value {
