@@ -1,5 +1,8 @@
 //! Leases by name: one holder, numbers that rise, waits that end.
 
+/// Stewards that leave a rain to whoever holds its lease.
+mod stewards;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
