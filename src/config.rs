@@ -3,15 +3,20 @@
 //! Settings come from a TOML file, then the environment (`HONGBAO_GATEWAY__LISTEN`), then flags (`--set gateway.listen=…`); the later
 //! wins. Unknown keys and values out of range are collected and reported together, each with where it came from.
 
-use std::collections::BTreeMap;
-use std::fmt;
+/// Files, environment, flags: who said what, and what is wrong with it.
+mod source;
+
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use axum::http::Uri;
+use axum::http::uri::Authority;
+
 use crate::rain::Durability;
+use source::Reader;
+pub use source::{Fault, Faults, Sources};
 
 /// Users of one bucket that share one call of `grab.lua`. Two values a user reach `unpack`, which takes at most 1,000 at a time.
 pub const GRAB_BATCH_MAX: usize = 256;
@@ -21,6 +26,8 @@ pub const LEASE_BATCH_MAX: usize = 500;
 const _: () = assert!(LEASE_BATCH_MAX * 2 <= 1000);
 /// Claims in one settlement transaction.
 pub const SETTLE_BATCH_MAX: usize = 2_000;
+/// Bytes of a secret, at least.
+pub const SECRET_BYTES: usize = 32;
 /// Buckets of one rain.
 pub const BUCKETS_MAX: u32 = 256;
 
@@ -142,12 +149,41 @@ pub struct Settle {
     pub attempts_max: u32,
     pub retry_base: Duration,
     pub retry_max: Duration,
+    /// How long a message stays in a user's inbox, and the inbox after its last message.
+    pub inbox_keep: Duration,
+    /// Messages in one inbox; the oldest beyond it go. Measured: 190 bytes for an inbox with one, 30 for each more.
+    pub inbox_messages_max: usize,
 }
 
 #[derive(Clone, Debug)]
 pub struct Ledger {
     pub url: String,
     pub create_user_accounts: bool,
+    pub balance: Balance,
+}
+
+/// Who pays a claim.
+#[derive(Clone, Debug)]
+pub enum Balance {
+    /// The ledger itself.
+    Ledger,
+    /// A company's own system (`proto/balance.md`); the ledger records what it confirmed.
+    Http(HttpBalance),
+}
+
+#[derive(Clone, Debug)]
+pub struct HttpBalance {
+    pub url: Uri,
+    /// Of the signatures: at least [`SECRET_BYTES`] bytes as hex text. Never made by us, since the other side has to have it too.
+    pub secret_file: PathBuf,
+    /// PEM: who vouches for the endpoint, instead of whom this machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// For one request, from connecting to the last byte of the answer.
+    pub timeout: Duration,
+    /// Claims in one request: about 100 bytes each, and up to 1 KiB each of its answer.
+    pub batch_max: usize,
+    /// Requests of this process under way.
+    pub concurrency_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -182,323 +218,12 @@ pub struct Admin {
     pub body_max: usize,
 }
 
-/// One thing wrong with the settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub key: String,
-    /// The file, variable or flag it came from.
-    pub origin: String,
-    pub problem: String,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.key, self.origin, self.problem)
-    }
-}
-
-/// Everything wrong with the settings.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} fault{} in the settings:{}", .0.len(), if .0.len() == 1 { "" } else { "s" }, .0.iter().map(|f| format!("\n  {f}")).collect::<String>())]
-pub struct Faults(pub Vec<Fault>);
-
-/// A value as it was given, and where.
-#[derive(Clone, Debug)]
-struct Given {
-    value: toml::Value,
-    origin: String,
-}
-
-/// Raw settings by dotted key, the later source over the earlier.
-#[derive(Clone, Debug, Default)]
-pub struct Sources {
-    given: BTreeMap<String, Given>,
-    faults: Vec<Fault>,
-}
-
-impl Sources {
-    pub fn file(mut self, path: &Path) -> Sources {
-        let origin = path.display().to_string();
-        let read =
-            std::fs::read_to_string(path).map_err(|error| format!("cannot be read: {error}"));
-        match read.and_then(|text| {
-            text.parse::<toml::Table>()
-                .map_err(|error| error.to_string())
-        }) {
-            Ok(table) => self.flatten("", toml::Value::Table(table), &origin),
-            Err(problem) => self.faults.push(Fault {
-                key: "file".into(),
-                origin,
-                problem,
-            }),
-        }
-        self
-    }
-
-    /// Takes every variable that starts with `HONGBAO_` and holds a `__`.
-    pub fn environment(mut self, variables: impl Iterator<Item = (String, String)>) -> Sources {
-        for (name, text) in variables {
-            let Some(path) = name
-                .strip_prefix("HONGBAO_")
-                .filter(|path| path.contains("__"))
-            else {
-                continue;
-            };
-            let key = path.to_ascii_lowercase().replace("__", ".");
-            self.give(key, &text, format!("environment {name}"));
-        }
-        self
-    }
-
-    /// `assignments` are texts like `gateway.listen=0.0.0.0:7700`.
-    pub fn flags<'a>(mut self, assignments: impl IntoIterator<Item = &'a str>) -> Sources {
-        for assignment in assignments {
-            match assignment.split_once('=') {
-                Some((key, text)) => self.give(
-                    key.trim().into(),
-                    text.trim(),
-                    format!("flag --set {assignment}"),
-                ),
-                None => self.faults.push(Fault {
-                    key: assignment.into(),
-                    origin: "flag --set".into(),
-                    problem: "must be KEY=VALUE".into(),
-                }),
-            }
-        }
-        self
-    }
-
-    /// A value from a flag of its own, like `--data-dir`.
-    pub fn flag(mut self, flag: &str, key: &str, text: Option<String>) -> Sources {
-        if let Some(text) = text {
-            self.give(key.into(), &text, format!("flag {flag}"));
-        }
-        self
-    }
-
-    fn give(&mut self, key: String, text: &str, origin: String) {
-        // Numbers, booleans and lists are written as in TOML; all else is text.
-        let value = match format!("v = {text}").parse::<toml::Table>() {
-            Ok(mut table) => table
-                .remove("v")
-                .unwrap_or_else(|| toml::Value::String(text.into())),
-            Err(_) => toml::Value::String(text.into()),
-        };
-        self.given.insert(key, Given { value, origin });
-    }
-
-    fn flatten(&mut self, prefix: &str, value: toml::Value, origin: &str) {
-        match value {
-            toml::Value::Table(table) => {
-                for (name, value) in table {
-                    let key = if prefix.is_empty() {
-                        name
-                    } else {
-                        format!("{prefix}.{name}")
-                    };
-                    self.flatten(&key, value, origin);
-                }
-            }
-            value => {
-                self.given.insert(
-                    prefix.into(),
-                    Given {
-                        value,
-                        origin: origin.into(),
-                    },
-                );
-            }
-        }
-    }
-}
-
-/// Hands out settings by key and notes what is wrong with them.
-struct Reader {
-    given: BTreeMap<String, Given>,
-    faults: Vec<Fault>,
-    known: Vec<&'static str>,
-    /// Key, value, origin: for `check-config`.
-    used: Vec<(&'static str, String, String)>,
-}
-
-impl Reader {
-    fn take<T: fmt::Display>(
-        &mut self,
-        key: &'static str,
-        default: T,
-        read: impl FnOnce(&toml::Value) -> Result<T, String>,
-    ) -> T {
-        self.known.push(key);
-        let (value, origin) = match self.given.remove(key) {
-            None => (default, "default".to_owned()),
-            Some(given) => match read(&given.value) {
-                Ok(value) => (value, given.origin),
-                Err(problem) => {
-                    let problem = format!("{} {problem}", given.value);
-                    self.faults.push(Fault {
-                        key: key.into(),
-                        origin: given.origin.clone(),
-                        problem,
-                    });
-                    (default, given.origin)
-                }
-            },
-        };
-        self.used.push((key, value.to_string(), origin));
-        value
-    }
-
-    fn number(&mut self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> u64 {
-        self.take(key, default, |value| {
-            value
-                .as_integer()
-                .and_then(|n| u64::try_from(n).ok())
-                .filter(|n| range.contains(n))
-                .ok_or_else(|| format!("is not a number from {} to {}", range.start(), range.end()))
-        })
-    }
-
-    fn count(&mut self, key: &'static str, default: usize, range: RangeInclusive<usize>) -> usize {
-        self.number(
-            key,
-            default as u64,
-            *range.start() as u64..=*range.end() as u64,
-        ) as usize
-    }
-
-    fn ms(&mut self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> Duration {
-        Duration::from_millis(self.number(key, default, range))
-    }
-
-    fn flag(&mut self, key: &'static str, default: bool) -> bool {
-        self.take(key, default, |value| {
-            value.as_bool().ok_or_else(|| "is not true or false".into())
-        })
-    }
-
-    fn parsed<T>(&mut self, key: &'static str, default: T) -> T
-    where
-        T: FromStr + fmt::Display,
-        T::Err: fmt::Display,
-    {
-        self.take(key, default, |value| {
-            let text = value.as_str().ok_or("is not a text")?;
-            text.parse::<T>()
-                .map_err(|error| format!("is not valid: {error}"))
-        })
-    }
-
-    fn text(&mut self, key: &'static str, default: &str) -> String {
-        self.take(key, default.to_owned(), |value| {
-            value
-                .as_str()
-                .map(str::to_owned)
-                .ok_or_else(|| "is not a text".into())
-        })
-    }
-
-    fn one_of<T: Copy>(&mut self, key: &'static str, default: &str, choices: &[(&str, T)]) -> T {
-        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-        let chosen = self.take(key, default.to_owned(), |value| {
-            value
-                .as_str()
-                .filter(|text| names.contains(text))
-                .map(str::to_owned)
-                .ok_or_else(|| format!("is not one of {}", names.join(", ")))
-        });
-        let found = choices.iter().find(|(name, _)| *name == chosen);
-        found
-            .map(|(_, choice)| *choice)
-            .expect("the default is one of the choices")
-    }
-
-    fn texts(&mut self, key: &'static str, default: &[&str]) -> Vec<String> {
-        let default = List(default.iter().map(|text| (*text).to_owned()).collect());
-        self.take(key, default, |value| {
-            let fault = || "is not a list of texts".to_owned();
-            let texts = value.as_array().ok_or_else(fault)?.iter();
-            let texts: Option<Vec<String>> =
-                texts.map(|text| text.as_str().map(str::to_owned)).collect();
-            texts.map(List).ok_or_else(fault)
-        })
-        .0
-    }
-
-    fn fault(&mut self, key: &str, problem: String) {
-        let origin = self
-            .used
-            .iter()
-            .find(|(used, ..)| *used == key)
-            .map_or("default", |(_, _, origin)| origin);
-        self.faults.push(Fault {
-            key: key.into(),
-            origin: origin.to_owned(),
-            problem,
-        });
-    }
-
-    /// What nobody asked for is a spelling mistake, and says which key was probably meant.
-    fn unknown(&mut self) {
-        for (key, given) in std::mem::take(&mut self.given) {
-            let nearest = self.known.iter().min_by_key(|known| distance(known, &key));
-            let hint = nearest
-                .filter(|known| distance(known, &key) <= 4)
-                .map(|known| format!("; did you mean {known}?"));
-            let problem = format!("is not a setting{}", hint.unwrap_or_default());
-            self.faults.push(Fault {
-                key,
-                origin: given.origin,
-                problem,
-            });
-        }
-    }
-}
-
-struct List(Vec<String>);
-
-impl fmt::Display for List {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0)
-    }
-}
-
-/// Edit distance (Levenshtein), for hints.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 impl Settings {
     /// The effective settings, and a line `key = value (origin)` for each.
     pub fn read(sources: Sources) -> Result<(Settings, Vec<String>), Faults> {
-        let mut reader = Reader {
-            given: sources.given,
-            faults: sources.faults,
-            known: vec![],
-            used: vec![],
-        };
+        let mut reader = Reader::new(sources);
         let settings = Self::from_reader(&mut reader);
-        reader.unknown();
-        if !reader.faults.is_empty() {
-            return Err(Faults(reader.faults));
-        }
-        let shown = reader
-            .used
-            .iter()
-            .map(|(key, value, origin)| format!("{key} = {value} ({origin})"))
-            .collect();
-        Ok((settings, shown))
+        reader.finish().map(|shown| (settings, shown))
     }
 
     fn from_reader(r: &mut Reader) -> Settings {
@@ -533,18 +258,21 @@ impl Settings {
                 kid: r.text("tokens.kid", "default"),
             },
             settle: Settle {
-                workers: r.count("settle.workers", 1, 1..=64),
+                workers: r.count("settle.workers", 2, 1..=64),
                 lease: r.ms("settle.lease_ms", 30_000, 1_000..=3_600_000),
                 batch_max: r.count("settle.batch_max", SETTLE_BATCH_MAX, 1..=SETTLE_BATCH_MAX),
                 idle_wait: r.ms("settle.idle_wait_ms", 20, 1..=10_000),
                 attempts_max: r.number("settle.attempts_max", 10, 1..=1_000) as u32,
                 retry_base: r.ms("settle.retry_base_ms", 500, 1..=600_000),
                 retry_max: r.ms("settle.retry_max_ms", 300_000, 1..=86_400_000),
+                inbox_keep: r.ms(
+                    "settle.inbox_keep_ms",
+                    2_592_000_000,
+                    1_000..=31_536_000_000,
+                ),
+                inbox_messages_max: r.count("settle.inbox_messages_max", 100, 1..=500),
             },
-            ledger: Ledger {
-                url: r.text("ledger.url", ""),
-                create_user_accounts: r.flag("ledger.create_user_accounts", true),
-            },
+            ledger: Self::ledger(r, &known_roles),
             steward: Steward {
                 interval: r.ms("steward.interval_ms", 50, 5..=10_000),
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
@@ -619,6 +347,69 @@ impl Settings {
         }
     }
 
+    fn ledger(r: &mut Reader, roles: &[Role]) -> Ledger {
+        let url = r.text("ledger.url", "");
+        let create_user_accounts = r.flag("ledger.create_user_accounts", true);
+        let http = r.one_of(
+            "ledger.balance",
+            "ledger",
+            &[("ledger", false), ("http", true)],
+        );
+        let texts = [
+            "ledger.balance_url",
+            "ledger.balance_secret_file",
+            "ledger.balance_ca_file",
+        ];
+        let [balance_url, secret_file, ca_file] = texts.map(|key| (key, r.text(key, "")));
+        let timeout = r.ms("ledger.balance_timeout_ms", 5_000, 10..=600_000);
+        let batch_max = r.count("ledger.balance_batch_max", 500, 1..=SETTLE_BATCH_MAX);
+        let concurrency_max = r.count("ledger.balance_concurrency_max", 4, 1..=256);
+        if !http {
+            for (key, text) in [balance_url, secret_file, ca_file] {
+                if !text.is_empty() {
+                    let problem = "is given, but ledger.balance is \"ledger\": set it to \"http\"";
+                    r.fault(key, problem.into());
+                }
+            }
+            return Ledger {
+                url,
+                create_user_accounts,
+                balance: Balance::Ledger,
+            };
+        }
+        if !create_user_accounts {
+            let problem = "must be true when ledger.balance is \"http\": the ledger could not record what was paid to a user it does not know";
+            r.fault("ledger.create_user_accounts", problem.into());
+        }
+        let parsed = endpoint_url(&balance_url.1);
+        match &parsed {
+            Err(problem) => r.fault(balance_url.0, problem.clone()),
+            Ok(url) if url.scheme_str() == Some("http") && !ca_file.1.is_empty() => {
+                let problem = "is given, but ledger.balance_url is no https address";
+                r.fault(ca_file.0, problem.into());
+            }
+            Ok(_) => {}
+        }
+        // Machines that do not settle need not have the secret.
+        if roles.contains(&Role::Settle)
+            && let Err(problem) = read_secret(Path::new(&secret_file.1))
+        {
+            r.fault(secret_file.0, problem);
+        }
+        Ledger {
+            url,
+            create_user_accounts,
+            balance: Balance::Http(HttpBalance {
+                url: parsed.unwrap_or_default(),
+                secret_file: secret_file.1.into(),
+                ca_file: Some(PathBuf::from(ca_file.1)).filter(|path| path != Path::new("")),
+                timeout,
+                batch_max,
+                concurrency_max,
+            }),
+        }
+    }
+
     fn gateway(r: &mut Reader) -> Gateway {
         Gateway {
             listen: r.parsed("gateway.listen", SocketAddr::from(([127, 0, 0, 1], 7700))),
@@ -635,7 +426,7 @@ impl Settings {
             ),
             lane_queue_max: r.count("gateway.lane_queue_max", 65_536, 1..=1_048_576),
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
-            empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=10_000),
+            empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=1_000),
             retry_after: r.ms("gateway.retry_after_ms", 300, 1..=60_000),
             drain_timeout: r.ms("gateway.drain_timeout_ms", 5_000, 0..=600_000),
         }
@@ -670,6 +461,12 @@ impl Settings {
             );
             r.fault("steward.lease_ms", problem);
         }
+        if let Balance::Http(http) = &self.ledger.balance
+            && http.timeout * 3 > self.settle.lease
+        {
+            let problem = "must be at most a third of settle.lease_ms: a settler that waits for an answer may not lose its lease";
+            r.fault("ledger.balance_timeout_ms", problem.into());
+        }
         if self.steward.durability == Durability::Fsync
             && let Topology::Managed {
                 fsync: AppendFsync::EverySecond,
@@ -690,6 +487,34 @@ impl Settings {
         }
         self.ledger.url.clone()
     }
+}
+
+fn endpoint_url(text: &str) -> Result<Uri, String> {
+    let fault = || {
+        format!(
+            "{text:?} must be the address of the endpoint, like https://balance.example/hongbao, without user and password"
+        )
+    };
+    let url: Uri = text.parse().map_err(|_| fault())?;
+    let plain = |authority: &Authority| !authority.as_str().contains('@');
+    match (url.scheme_str(), url.authority()) {
+        (Some("http" | "https"), Some(authority)) if plain(authority) => Ok(url),
+        _ => Err(fault()),
+    }
+}
+
+/// A secret of at least [`SECRET_BYTES`] bytes, in a file as hex text.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
+    let fault = |problem| format!("{path:?} must be a file that holds a secret: {problem}");
+    let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
+    let bytes = hex::decode(text.trim()).map_err(|_| fault("it is not hex text".into()))?;
+    if bytes.len() < SECRET_BYTES {
+        let held = bytes.len();
+        return Err(fault(format!(
+            "it has {held} bytes, fewer than {SECRET_BYTES}"
+        )));
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -786,5 +611,55 @@ mod tests {
             faults(Sources::default().flags(["server.roles=[\"cook\"]"]))
                 .contains("\"cook\" is not one of")
         );
+    }
+
+    #[test]
+    fn a_balance_system_needs_a_url_a_secret_and_a_time_out_within_the_lease() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            std::fs::write(dir.path().join(name), text).unwrap();
+            format!(
+                "ledger.balance_secret_file={}",
+                dir.path().join(name).display()
+            )
+        };
+        let (good, short) = (file("good", &"ab".repeat(32)), file("short", "abcd"));
+        let url = "ledger.balance_url=https://balance.example/hongbao";
+        let flags = ["ledger.balance=http", url, &good];
+        let (settings, _) = Settings::read(Sources::default().flags(flags)).unwrap();
+        let Balance::Http(http) = settings.ledger.balance else {
+            panic!()
+        };
+        assert_eq!(http.url.host(), Some("balance.example"));
+        assert_eq!(http.timeout, Duration::from_secs(5));
+
+        for (change, fault) in [
+            ("ledger.balance_url=", "must be the address of the endpoint"),
+            ("ledger.balance_url=ftp://a/b", "\"ftp://a/b\" must be"),
+            (
+                "ledger.balance_url=http://anna:secret@host/",
+                "without user and password",
+            ),
+            ("ledger.balance_secret_file=/nowhere", "No such file"),
+            (&short, "it has 2 bytes, fewer than 32"),
+            (
+                "ledger.balance_timeout_ms=10001",
+                "a third of settle.lease_ms",
+            ),
+            ("ledger.create_user_accounts=false", "must be true when"),
+            ("ledger.balance=ledger", "set it to \"http\""),
+        ] {
+            let flags = flags.into_iter().chain([change]);
+            let text = faults(Sources::default().flags(flags));
+            assert!(text.contains(fault), "{change}: {text}");
+        }
+        // A gateway's machine has no secret.
+        let gateway = [
+            "server.roles=[\"gateway\"]",
+            "store.topology=nodes",
+            "store.nodes=[\"redis://a\"]",
+        ];
+        let flags = ["ledger.balance=http", url].into_iter().chain(gateway);
+        assert!(Settings::read(Sources::default().flags(flags)).is_ok());
     }
 }

@@ -19,6 +19,8 @@ pub const POINTS: &[&str] = &[
     "credit.before",
     "credit.open",
     "credit.after",
+    "inbox.before",
+    "inbox.after",
     "ack.before",
     "ack.after",
     "give.before",

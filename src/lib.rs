@@ -36,6 +36,9 @@ pub mod serve;
 /// The client side: sessions with the gateway, and the admin API.
 pub mod client;
 
+/// POST to other people's servers.
+pub mod post;
+
 /// Chance that spreads people and retries in time.
 pub mod jitter;
 

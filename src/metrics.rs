@@ -90,7 +90,47 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
     (
         "hongbao_settle_batch_seconds",
         "histogram",
-        "One settlement: lease, commit, ack.",
+        "One settlement: commit, messages, ack.",
+    ),
+    (
+        "hongbao_inbox_messages_total",
+        "counter",
+        "Messages written into users' inboxes by this process.",
+    ),
+    (
+        "hongbao_inbox_waits_total",
+        "counter",
+        "Credited claims that wait because their user's inbox cannot be written: a node is away or full when it rises.",
+    ),
+    (
+        "hongbao_inbox_pages_total",
+        "counter",
+        "Pages of inboxes asked for, by result: read, busy (too many at once), away (the node does not answer).",
+    ),
+    (
+        "hongbao_inbox_pushes_total",
+        "counter",
+        "Messages pushed to sessions when they were written.",
+    ),
+    (
+        "hongbao_inbox_pushes_dropped_total",
+        "counter",
+        "Credits that a busy worker did not look at: their users find them in the inbox at the next connect or push.",
+    ),
+    (
+        "hongbao_balance_requests_total",
+        "counter",
+        "Requests to the HTTP balance system by result: answered, refused (4xx), failed (5xx), unreadable, broken, timed_out, unreachable.",
+    ),
+    (
+        "hongbao_balance_request_seconds",
+        "histogram",
+        "One request to the HTTP balance system, from connecting to the last byte of its answer.",
+    ),
+    (
+        "hongbao_balance_away",
+        "gauge",
+        "1 while this process's settlers hold back because the balance system or the ledger is away, 0 otherwise.",
     ),
     (
         "hongbao_claims",
@@ -123,11 +163,20 @@ pub struct Metrics {
     pub claims_retried: Counter,
     pub claims_buried: Counter,
     pub settle_batch_seconds: Histogram,
+    pub balance_request_seconds: Histogram,
+    pub balance_away: Gauge,
     pub claims_waiting: Gauge,
     pub claims_in_lease: Gauge,
     pub claims_retrying: Gauge,
     pub claims_dead: Gauge,
     pub claim_oldest_seconds: Gauge,
+    pub inbox_messages: Counter,
+    pub inbox_waits: Counter,
+    pub inbox_pages_read: Counter,
+    pub inbox_pages_busy: Counter,
+    pub inbox_pages_away: Counter,
+    pub inbox_pushes: Counter,
+    pub inbox_pushes_dropped: Counter,
 }
 
 impl Metrics {
@@ -159,11 +208,20 @@ impl Metrics {
             claims_retried: counter!("hongbao_claims_retried_total"),
             claims_buried: counter!("hongbao_claims_buried_total"),
             settle_batch_seconds: histogram!("hongbao_settle_batch_seconds"),
+            balance_request_seconds: histogram!("hongbao_balance_request_seconds"),
+            balance_away: gauge!("hongbao_balance_away"),
             claims_waiting: gauge!("hongbao_claims", "state" => "waiting"),
             claims_in_lease: gauge!("hongbao_claims", "state" => "leased"),
             claims_retrying: gauge!("hongbao_claims", "state" => "retrying"),
             claims_dead: gauge!("hongbao_claims", "state" => "dead"),
             claim_oldest_seconds: gauge!("hongbao_claim_oldest_seconds"),
+            inbox_messages: counter!("hongbao_inbox_messages_total"),
+            inbox_waits: counter!("hongbao_inbox_waits_total"),
+            inbox_pages_read: counter!("hongbao_inbox_pages_total", "result" => "read"),
+            inbox_pages_busy: counter!("hongbao_inbox_pages_total", "result" => "busy"),
+            inbox_pages_away: counter!("hongbao_inbox_pages_total", "result" => "away"),
+            inbox_pushes: counter!("hongbao_inbox_pushes_total"),
+            inbox_pushes_dropped: counter!("hongbao_inbox_pushes_dropped_total"),
         }
     }
 
@@ -173,6 +231,10 @@ impl Metrics {
 
     pub fn closed(&self, code: crate::wire::CloseCode) {
         counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
+    }
+
+    pub fn balance_requested(&self, result: &'static str) {
+        counter!("hongbao_balance_requests_total", "result" => result).increment(1);
     }
 
     pub fn audited(&self, verdict: &'static str) {

@@ -17,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin, Server};
-use crate::config::{Role, Settings};
+use crate::config::{self, Role, SECRET_BYTES, Settings};
 use crate::gateway::token::TokenKeys;
 use crate::gateway::{self, Gateway};
+use crate::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance};
 use crate::ledger::{Ledger, LedgerError, LedgerSettings};
+use crate::post::{Trust, TrustError};
 use crate::settle;
 use crate::steward::{self, Steward};
 use crate::store::{Store, StoreError};
@@ -42,6 +44,10 @@ pub enum ServeError {
     InUse(PathBuf),
     #[error("secret file {path} does not hold {bytes} bytes as hex text")]
     Secret { path: PathBuf, bytes: usize },
+    #[error("ledger.balance_secret_file {0}")]
+    BalanceSecret(String),
+    #[error("ledger.balance_url: {0}")]
+    BalanceTrust(#[from] TrustError),
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     #[error(transparent)]
@@ -122,7 +128,7 @@ pub async fn start(
         settle::start(
             &settings.settle,
             store.clone(),
-            ledger.clone(),
+            balance(settings, &ledger)?,
             &tasks,
             &stop,
         );
@@ -217,6 +223,33 @@ impl Running {
     }
 }
 
+/// Who pays claims, as the settings say.
+fn balance(settings: &Settings, ledger: &Ledger) -> Result<Balance, ServeError> {
+    let http = match &settings.ledger.balance {
+        config::Balance::Ledger => return Ok(ledger.clone().into()),
+        config::Balance::Http(http) => http,
+    };
+    let encrypted = http.url.scheme_str() == Some("https");
+    if !encrypted {
+        tracing::warn!(url = %http.url, "the balance system is asked without TLS: whoever is on the way could answer in its place");
+    }
+    let endpoint = Endpoint::new(EndpointSettings {
+        url: http.url.clone(),
+        secret: config::read_secret(&http.secret_file).map_err(ServeError::BalanceSecret)?,
+        trust: match &http.ca_file {
+            _ if !encrypted => Trust::Nobody,
+            Some(file) => Trust::File(file.clone()),
+            None => Trust::System,
+        },
+        timeout: http.timeout,
+        // A request begun at half of the lease ends before five sixths of it (checked in config), which leaves time to record and ack.
+        begin_max: settings.settle.lease / 2,
+        batch_max: http.batch_max,
+        concurrency_max: http.concurrency_max,
+    })?;
+    Ok(Balance::Http(HttpBalance::new(ledger.clone(), endpoint)))
+}
+
 /// One process a data directory: two would start nodes on the same files. The lock goes with the process, however it ends.
 fn lock_data_dir(dir: &Path) -> Result<File, ServeError> {
     let fault = |doing| {
@@ -239,9 +272,6 @@ fn lock_data_dir(dir: &Path) -> Result<File, ServeError> {
         }
     }
 }
-
-/// Bytes of a secret.
-const SECRET_BYTES: usize = 32;
 
 /// Reads a secret, or makes it (file mode 0600). Tells whether it was made.
 fn secret(path: &Path) -> Result<(Vec<u8>, bool), ServeError> {

@@ -10,7 +10,7 @@ use hongbao::client::admin::{AdminClient, AdminError, NewRain};
 use hongbao::crash::POINTS;
 use hongbao::rain::{Cents, PacketId, RainId, State};
 
-use support::crowd::{Crowd, Told, crowd};
+use support::crowd::{Crowd, Told, crowd, messages_are_right};
 use support::eventually;
 use support::server::{Server, new_rain};
 
@@ -283,6 +283,7 @@ async fn check(
             discarded.len()
         ));
     }
+    messages_are_right(mortal.server(), paid.iter()).await?;
     let sponsor = mortal.until("the sponsor's balance", async |admin: &AdminClient| {
         admin.account("sponsor:acme").await.map(Some)
     });

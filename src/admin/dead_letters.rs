@@ -133,7 +133,7 @@ pub async fn requeue(
     Path(packet): Path<String>,
 ) -> Result<Json<Requeued>, Problem> {
     let (bucket, letter) = find(&admin, &packet).await?;
-    let requeued = bucket.requeue(None, &[letter.claim.packet.id]).await?;
+    let requeued = bucket.requeue(None, &[letter.field]).await?;
     Ok(Json(Requeued { requeued }))
 }
 
@@ -204,7 +204,12 @@ pub async fn discard(
             (false, "the user had been credited; nothing was taken back")
         }
         Discard::Credited { user, cents } => {
-            // The packet was paid, only not to this claim: the claim is what is given up, and no money is there to give back.
+            // The packet was paid, only not to this claim: the claim is what is given up, and no money is there to give back. The ledger
+            // keeps who gave it up and why, and the audit finds it there.
+            admin
+                .ledger
+                .drop_claim(&letter.claim, reason, now_ms())
+                .await?;
             tracing::warn!(packet = %letter.claim.packet.id, %user, %cents, "a claim in conflict with a credit was discarded");
             (
                 false,

@@ -140,12 +140,14 @@ impl Driver {
         };
         let (read, write) = stream.into_split();
         let now = Instant::now();
-        let hello = Hello {
-            token: (self.login.token)(),
-            protocol: PROTOCOL,
-        };
+        let token = (self.login.token)();
         {
             let mut state = self.shared.lock();
+            let hello = Hello {
+                token,
+                protocol: PROTOCOL,
+                last_message_id: state.inbox.last(),
+            };
             if state.has_ended() {
                 return Parting::Final(ClientError::Closed);
             }
@@ -239,7 +241,7 @@ impl Link<'_> {
         loop {
             let next = match &state.phase {
                 Phase::Greeting(_) => self.greet_by,
-                Phase::Up(_) => state.heartbeat_due(settings),
+                Phase::Up(_) => state.beat_due(settings),
                 Phase::Leaving(..) => self.leave_by,
                 Phase::Down | Phase::Ended(_) => return Poll::Ready(Parting::Asked),
             };
@@ -266,7 +268,7 @@ impl Link<'_> {
             if let Err(error) = state.write_out() {
                 return Poll::Ready(Parting::Lost(error.to_string()));
             }
-            due.as_mut().reset(state.heartbeat_due(settings));
+            due.as_mut().reset(state.beat_due(settings));
         }
     }
 
@@ -374,7 +376,7 @@ impl Link<'_> {
                 Ok(())
             }
             message => {
-                state.answer(frame.request_id, message);
+                state.answer(frame.request_id, message, &self.driver.shared.settings);
                 self.driver.shared.reply_came();
                 Ok(())
             }

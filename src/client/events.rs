@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::stream::{Stream, StreamExt};
 
 use super::state::Shared;
-use crate::wire::{RainAnnounced, RainClosed, RainOpened, RainSoldOut};
+use crate::wire::{PacketCredited, RainAnnounced, RainClosed, RainOpened, RainSoldOut};
 
 /// What happened without being asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,12 @@ pub enum Event {
     RainOpened(RainOpened),
     RainSoldOut(RainSoldOut),
     RainClosed(RainClosed),
+    /// The money of a won packet is in the user's balance. Told once for each packet in the life of a [`Client`](super::Client), in order, also when
+    /// it happened between two sessions. Those that were [`Skipped`](Event::Skipped) are still in the inbox.
+    PacketCredited {
+        message_id: u64,
+        credited: PacketCredited,
+    },
     /// This many events before the next one were dropped, since nobody took them.
     Skipped(u64),
 }

@@ -45,6 +45,8 @@ mod driver;
 mod events;
 /// One tap, and repeating it safely.
 mod grab;
+/// The user's messages, each once and in order.
+mod inbox;
 /// What the handle and the driver of a session share.
 mod state;
 
@@ -62,7 +64,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::wire::client_frame::Request;
 use crate::wire::server_frame::Message;
-use crate::wire::{CloseCode, Ping, Watch};
+use crate::wire::{CloseCode, Inbox, InboxPage, Ping, Watch};
 
 pub use backoff::{Backoff, BackoffBounds};
 pub use driver::Driver;
@@ -209,6 +211,8 @@ pub struct Login {
     pub token: TokenSource,
     /// The local address to connect from; `None` lets the system choose.
     pub source: Option<IpAddr>,
+    /// [`Client::last_message_id`] of an earlier run: messages after it are told as events. 0: only those from now on.
+    pub last_message_id: u64,
 }
 
 impl Login {
@@ -218,6 +222,7 @@ impl Login {
         Login {
             token: Arc::new(move || token.clone()),
             source: None,
+            last_message_id: 0,
         }
     }
 }
@@ -249,6 +254,7 @@ impl Client {
     /// does with the client.
     pub fn open(settings: Arc<Settings>, login: Login) -> (Client, Events, Driver) {
         let shared = Arc::new(Shared::new(settings));
+        shared.lock().inbox.start_after(login.last_message_id);
         let client = Client {
             shared: shared.clone(),
         };
@@ -316,6 +322,41 @@ impl Client {
                 },
             }
         }
+    }
+
+    /// A page of the user's inbox: up to `limit` messages (1 to 100) after the one with id `after`, 0 for the oldest. For showing what was; new
+    /// messages come as events by themselves. Repeats itself until the inbox could be read.
+    ///
+    /// # Errors
+    /// Why the session ended.
+    pub async fn inbox(&self, after: u64, limit: u32) -> Result<InboxPage, ClientError> {
+        let request = Request::Inbox(Inbox {
+            after_message_id: after,
+            limit,
+        });
+        let mut backoff = self.repeat_backoff();
+        loop {
+            self.ready().await?;
+            let wait = match self.shared.request(request.clone()).await {
+                Ok(Message::InboxPage(page)) if page.messages.is_empty() && page.more => {
+                    Duration::from_millis(u64::from(page.retry_after_ms))
+                        .max(inbox::UNREAD_WAIT_MIN)
+                }
+                Ok(Message::InboxPage(page)) => return Ok(page),
+                Ok(other) => return Err(unexpected("InboxPage", &other)),
+                Err(error) => match error.wait_before_repeat(&mut backoff) {
+                    Some(wait) => wait,
+                    None => return Err(error),
+                },
+            };
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Id of the newest inbox message that was told as an event; before the first, an instant shortly before the first session. Kept for
+    /// [`Login::last_message_id`], it lets the next run of a program go on where this one ended.
+    pub fn last_message_id(&self) -> u64 {
+        self.shared.lock().inbox.last()
     }
 
     /// Gives up the connection and makes a new one at once, as when a phone changes its network. Replies on their way are lost; requests

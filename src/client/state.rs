@@ -11,10 +11,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::clock::ServerClock;
 use super::events::{Event, EventQueue};
+use super::inbox::Reader;
 use super::{ClientError, Refusal, Settings, Stats};
 use crate::wire::client_frame::Request;
 use crate::wire::server_frame::Message;
-use crate::wire::{ClientFrame, Ping, Watch, Welcome, frame};
+use crate::wire::{ClientFrame, InboxPage, Ping, Watch, Welcome, frame};
 
 /// Bytes that the socket did not take. A gateway that stops reading for that long is not worth waiting for: all requests in flight together
 /// are a few hundred bytes, Hello with its token below 4 KiB.
@@ -92,6 +93,7 @@ pub(super) struct State {
     /// Of this connection.
     pub welcomed_at: Option<Instant>,
     rains_opened: u32,
+    pub inbox: Reader,
     pub stats: Stats,
 }
 
@@ -117,6 +119,7 @@ impl Shared {
                 heard_at: now,
                 welcomed_at: None,
                 rains_opened: 0,
+                inbox: Reader::default(),
                 stats: Stats::default(),
             }),
             changed: Notify::new(),
@@ -323,6 +326,7 @@ impl State {
         self.out = BytesMut::new();
         self.in_flight = VecDeque::new();
         self.heartbeat_sent = None;
+        self.inbox.connection_lost();
         self.welcomed_at = None;
         self.abandon = None;
     }
@@ -352,6 +356,7 @@ impl State {
             other => other,
         };
         self.welcomed_at = Some(now);
+        self.inbox.welcomed(welcome.server_time_ms);
         self.stats.sessions += 1;
         let session_id = welcome.session_id;
         self.events
@@ -363,7 +368,7 @@ impl State {
     }
 
     /// A reply finds its request. Replies to nothing (a request that was asked twice, say) are ignored.
-    pub fn answer(&mut self, id: u64, message: Option<Message>) {
+    pub fn answer(&mut self, id: u64, mut message: Option<Message>, settings: &Settings) {
         let Some(place) = self.in_flight.iter().position(|sent| sent.id == id) else {
             return;
         };
@@ -373,6 +378,10 @@ impl State {
         if let Some(Message::Pong(pong)) = &message {
             self.clock
                 .observe(request.sent, Instant::now(), pong.server_time_ms);
+        }
+        if let (None, Some(Message::InboxPage(page))) = (&request.reply, &mut message) {
+            self.take_page(std::mem::take(page), settings);
+            return;
         }
         let unknown = || ClientError::Protocol("a reply of no kind that we know".to_owned());
         if let Some(waiter) = request.reply {
@@ -387,6 +396,14 @@ impl State {
             Some(Message::RainOpened(push)) => Event::RainOpened(push),
             Some(Message::RainSoldOut(push)) => Event::RainSoldOut(push),
             Some(Message::RainClosed(push)) => Event::RainClosed(push),
+            Some(Message::InboxMessage(push)) => match self.inbox.pushed(push) {
+                Some(event) => event,
+                None => return false,
+            },
+            Some(Message::InboxPage(page)) => {
+                self.take_page(page, settings);
+                return false;
+            }
             // A reply without its number, or a push of a newer gateway.
             Some(_) | None => return false,
         };
@@ -396,19 +413,32 @@ impl State {
         opened
     }
 
-    // ---- heartbeats ----
-
-    /// When the driver must look again although nothing happened.
-    pub fn heartbeat_due(&self, settings: &Settings) -> Instant {
-        let reply = Duration::from_millis(settings.reply_ms);
-        match self.heartbeat_sent {
-            Some(sent) if sent >= self.heard_at => sent + reply,
-            Some(_) | None => self.sent_at + self.heartbeat,
+    fn take_page(&mut self, page: InboxPage, settings: &Settings) {
+        for event in self.inbox.page(page) {
+            self.events.push(event, settings.events_max);
         }
     }
 
-    /// Sends a heartbeat, or finds that the last one was not answered.
+    // ---- what the driver sends by itself ----
+
+    /// When the driver must look again although nothing happened.
+    pub fn beat_due(&self, settings: &Settings) -> Instant {
+        let reply = Duration::from_millis(settings.reply_ms);
+        let heartbeat = match self.heartbeat_sent {
+            Some(sent) if sent >= self.heard_at => sent + reply,
+            Some(_) | None => self.sent_at + self.heartbeat,
+        };
+        self.inbox
+            .ask_at()
+            .map_or(heartbeat, |ask| heartbeat.min(ask))
+    }
+
+    /// Asks for missed messages if it is time, else sends a heartbeat or finds that the last one was not answered.
     pub fn beat(&mut self, settings: &Settings) -> Option<Parting> {
+        if let Some(ask) = self.inbox.ask(Instant::now()) {
+            self.put(Request::Inbox(ask), None);
+            return None;
+        }
         if self
             .heartbeat_sent
             .is_some_and(|sent| sent >= self.heard_at)

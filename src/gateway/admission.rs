@@ -1,8 +1,9 @@
 //! What happens to a grab before it goes to Redis: most taps of a rain are answered here.
 //!
-//! A local answer must be one that Redis would give (promises P2 and P7). `Won` and `Closed` are final. *Empty* is remembered with the gate's
-//! epoch: as long as the bucket is empty in that epoch this user cannot have won since, through no session and no gateway. A session that
-//! does not know its user's outcome always asks, even when the rain is over: its user may have won and lost the reply.
+//! A local answer must be one that Redis would give (promises P2 and P7). `Won` and `Closed` are final. `SOLD_OUT` is answered here only if Redis said
+//! *nothing* when the rain was sold out already: from then on nobody wins. *Empty* is remembered with the gate's epoch for a short while
+//! (`gateway.empty_memory_ms`): packets that were moved in meanwhile are missed for so long at most, and `MISSED` never ends anybody's
+//! tapping. A session that does not know its user's outcome always asks, even when the rain is over: its user may have won and lost the reply.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub enum Remembered {
     Won(Packet),
     /// The gate was closed and the user had no packet.
     Closed,
+    /// Every bucket was known to be empty when Redis said that the user had no packet.
+    SoldOut,
     /// The bucket was empty in this epoch and the user had no packet.
     Empty {
         epoch: u64,
@@ -59,7 +62,7 @@ fn admit(
 ) {
     let id = rain.snapshot.rain;
     let bucket = bucket_for(rain, user.as_str());
-    match local_answer(worker, session, rain, bucket) {
+    match local_answer(session, rain, bucket) {
         Some((outcome, packet)) => worker.reply_grab(session, request_id, id, outcome, packet),
         None => {
             let grab = Waiting {
@@ -79,7 +82,6 @@ fn admit(
 }
 
 fn local_answer(
-    worker: &Worker,
     session: &Session,
     rain: &RainView,
     bucket: usize,
@@ -88,12 +90,16 @@ fn local_answer(
     match session.remembered(rain.snapshot.rain) {
         Some(Remembered::Won(packet)) => return Some((Outcome::AlreadyWon, Some(packet))),
         Some(Remembered::Closed) => return Some((Outcome::Closed, None)),
-        Some(Remembered::Empty { epoch })
-            if rain.buckets[bucket].still_empty(epoch, now as u64) =>
-        {
-            return Some((worker.nothing_left(rain), None));
+        Some(Remembered::SoldOut) if rain.snapshot.sold_out => {
+            return Some((Outcome::SoldOut, None));
         }
-        Some(Remembered::Empty { .. }) | None => {}
+        // A rain that is sold out since then is asked once more: the user may have won elsewhere before it was.
+        Some(Remembered::Empty { epoch })
+            if !rain.snapshot.sold_out && rain.buckets[bucket].still_empty(epoch, now as u64) =>
+        {
+            return Some((Outcome::Missed, None));
+        }
+        Some(Remembered::SoldOut | Remembered::Empty { .. }) | None => {}
     }
     let early = match (rain.snapshot.state, rain.snapshot.opens_at_ms) {
         (State::Created | State::Ready, Some(opens)) => now + CLOCK_SLACK_MS < opens,

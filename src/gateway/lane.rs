@@ -116,16 +116,6 @@ impl Lane {
     }
 
     async fn send(&self, batch: &Queue) -> Result<String, StoreError> {
-        // WON must not be sent for less than the rain's level: a node may have come back with weaker settings.
-        if batch.rain.snapshot.durability == Durability::Fsync
-            && self.link.offers() == Some(Durability::Memory)
-        {
-            let problems = vec!["appendfsync is not always, too weak for this rain".to_owned()];
-            return Err(StoreError::Unfit {
-                node: self.link.address.name.clone(),
-                problems,
-            });
-        }
         let users = batch
             .waiting
             .iter()
@@ -135,6 +125,17 @@ impl Lane {
         crate::crash::point("grab.before");
         let reply = script::GRAB.run(&self.link, &call).await?;
         crate::crash::point("grab.after");
+        // WON must not be sent for less than the rain's level. Asked after the call: it may have made a new connection, to a node that
+        // came back with weaker settings. The repeat finds the win.
+        if batch.rain.snapshot.durability == Durability::Fsync
+            && self.link.offers() != Some(Durability::Fsync)
+        {
+            let problems = vec!["appendfsync is not always, too weak for this rain".to_owned()];
+            return Err(StoreError::Unfit {
+                node: self.link.address.name.clone(),
+                problems,
+            });
+        }
         match reply {
             redis::Value::BulkString(bytes) => {
                 String::from_utf8(bytes).map_err(|error| StoreError::Reply {
@@ -206,13 +207,15 @@ impl Lane {
             (Some(Grabbed::Nothing), Gate::Open) => {
                 let until = now_ms() as u64 + worker.settings.empty_memory.as_millis() as u64;
                 rain.buckets[batch.bucket].remember_empty(epoch, until);
+                // `rain` is the view from before the batch was sent: if it was sold out then, nobody has won since.
                 (worker.nothing_left(rain), None)
             }
         };
         match (packet, outcome) {
             (Some(packet), _) => grab.session.remember_won(id, packet),
             (None, Outcome::Closed) => grab.session.remember_closed(id),
-            (None, Outcome::Missed | Outcome::SoldOut) => grab.session.remember_empty(id, epoch),
+            (None, Outcome::SoldOut) => grab.session.remember_sold_out(id),
+            (None, Outcome::Missed) => grab.session.remember_empty(id, epoch),
             (None, _) => grab.session.forget(id),
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);

@@ -2,6 +2,8 @@
 
 /// What is answered without Redis.
 mod admission;
+/// A user's messages: pages that are asked for, and pushes.
+mod inbox;
 /// Batches on their way to a node.
 mod lane;
 /// The rains this gateway knows, and when to tell clients of them.
@@ -12,6 +14,8 @@ mod rooms;
 mod session;
 /// Who a session speaks for.
 pub mod token;
+/// Which sessions are a user's.
+mod users;
 /// One thread with its own runtime, sessions and lanes.
 mod worker;
 
@@ -31,12 +35,14 @@ use crate::config;
 use crate::store::Store;
 use rains::Rains;
 use token::TokenKeys;
-use worker::{Shared, Worker};
+use worker::{Inputs, Shared, Worker};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 4_096;
 /// Pushes that wait for a worker: far more than the changes of all rains in a second.
 const PUSHES_MAX: usize = 1_024;
+/// News of credits that wait for a worker, 500 credits each and shared by all workers.
+const NEWS_MAX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 #[error("gateway.listen {address}: {source}")]
@@ -76,12 +82,15 @@ impl Gateway {
             next_session: AtomicU64::new(1),
             drain: drain.clone(),
         });
-        let (mut senders, mut workers) = (vec![], vec![]);
+        let news = shared.store.watch_credited(tasks, drain.clone());
+        let (mut senders, mut news_senders, mut workers) = (vec![], vec![], vec![]);
         for (number, listener) in listeners.into_iter().enumerate() {
             let (sender, pushes) = mpsc::channel(PUSHES_MAX);
             senders.push(sender);
+            let (sender, news) = mpsc::channel(NEWS_MAX);
+            news_senders.push(sender);
             let shared = shared.clone();
-            let serve = move || serve(shared, listener, pushes);
+            let serve = move || serve(shared, listener, Inputs { pushes, news });
             let thread = std::thread::Builder::new()
                 .name(format!("gateway-{number}"))
                 .spawn(serve);
@@ -89,6 +98,7 @@ impl Gateway {
         }
         let tracker = tasks.clone();
         tasks.spawn(async move { rains.keep(senders, &tracker, drain).await });
+        tasks.spawn(inbox::hand_on(news, news_senders));
         Ok(Gateway {
             address,
             drain: shared.drain.clone(),
@@ -108,11 +118,7 @@ impl Gateway {
     }
 }
 
-fn serve(
-    shared: Arc<Shared>,
-    listener: std::net::TcpListener,
-    pushes: mpsc::Receiver<rains::Push>,
-) {
+fn serve(shared: Arc<Shared>, listener: std::net::TcpListener, inputs: Inputs) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -120,7 +126,7 @@ fn serve(
     LocalSet::new().block_on(&runtime, async move {
         let listener =
             tokio::net::TcpListener::from_std(listener).expect("the listener does not block");
-        Worker::new(shared).run(listener, pushes).await;
+        Worker::new(shared).run(listener, inputs).await;
     });
 }
 

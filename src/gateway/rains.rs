@@ -38,12 +38,14 @@ pub struct BucketView {
 impl BucketView {
     /// The bucket answered *empty* in `epoch`.
     pub fn remember_empty(&self, epoch: u64, until_ms: u64) {
-        self.epoch.store(epoch, Ordering::Relaxed);
-        self.empty_until_ms.store(until_ms, Ordering::Relaxed);
+        // An answer that was overtaken by a newer one says nothing any more.
+        if self.epoch.load(Ordering::Relaxed) <= epoch {
+            self.empty_until_ms.store(until_ms, Ordering::Relaxed);
+        }
     }
 
     pub fn remember_epoch(&self, epoch: u64) {
-        if self.epoch.swap(epoch, Ordering::Relaxed) != epoch {
+        if self.epoch.fetch_max(epoch, Ordering::Relaxed) < epoch {
             self.empty_until_ms.store(0, Ordering::Relaxed);
         }
     }

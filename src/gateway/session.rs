@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::admission::{self, Remembered};
+use super::inbox;
 use super::worker::Worker;
 use crate::rain::{Packet, RainId, UserId};
 use crate::wire::client_frame::Request;
@@ -43,6 +44,8 @@ pub struct Session {
     out: RefCell<Vec<u8>>,
     pub(super) in_flight: Cell<u32>,
     pub(super) connected: Instant,
+    /// One of those that `connections_max` allows; not one that is only told that there are too many.
+    pub(super) counted: Cell<bool>,
     pub(super) last_heard: Cell<Instant>,
     memory: RefCell<Vec<(RainId, Remembered)>>,
     pub(super) room: RefCell<Option<Rc<str>>>,
@@ -65,6 +68,7 @@ impl Session {
             out: RefCell::default(),
             in_flight: Cell::new(0),
             connected: Instant::now(),
+            counted: Cell::new(true),
             last_heard: Cell::new(Instant::now()),
             memory: RefCell::default(),
             room: RefCell::default(),
@@ -235,6 +239,7 @@ impl Session {
             (Some(Request::Grab(grab)), Some(user)) => {
                 admission::grab(worker, self, user, id, grab.rain_id)
             }
+            (Some(Request::Inbox(asked)), Some(user)) => inbox::page(worker, self, user, id, asked),
         }
     }
 
@@ -255,8 +260,11 @@ impl Session {
                     server_time_ms: crate::clock::now_ms(),
                     heartbeat_interval_ms: worker.settings.heartbeat_interval.as_millis() as u32,
                 };
-                let _ = self.user.set(user);
+                let user = self.user.get_or_init(|| user);
                 self.send(worker, id, Message::Welcome(welcome));
+                // Known as the user's before the inbox is read: what is written meanwhile is pushed.
+                worker.users.enter(user, self);
+                inbox::page_after_welcome(worker, self, user, hello.last_message_id);
             }
         }
     }
@@ -309,7 +317,18 @@ impl Session {
         self.remember(rain, Remembered::Empty { epoch });
     }
 
+    pub fn remember_sold_out(&self, rain: RainId) {
+        self.remember(rain, Remembered::SoldOut);
+    }
+
     fn remember(&self, rain: RainId, what: Remembered) {
+        // What is final is not replaced by an answer that comes late.
+        if matches!(
+            self.remembered(rain),
+            Some(Remembered::Won(_) | Remembered::Closed)
+        ) {
+            return;
+        }
         self.forget(rain);
         let mut memory = self.memory.borrow_mut();
         if memory.len() == REMEMBERED_RAINS {
@@ -319,7 +338,7 @@ impl Session {
         memory.push((rain, what));
     }
 
-    /// After an unknown outcome nothing remembered may answer the next tap.
+    /// After an unknown outcome only what is final may answer the next tap.
     pub fn forget(&self, rain: RainId) {
         self.memory.borrow_mut().retain(|(known, _)| *known != rain);
     }

@@ -16,11 +16,13 @@ use super::rains::{Push, RainView, Rains};
 use super::rooms::Rooms;
 use super::session::Session;
 use super::token::TokenKeys;
+use super::users::Users;
 use crate::clock::now_ms;
 use crate::config;
 use crate::jitter::Jitter;
 use crate::rain::{Packet, RainId};
 use crate::store::Store;
+use crate::store::inbox::News;
 use crate::store::link::Link;
 use crate::wire::server_frame::Message;
 use crate::wire::{CloseCode, GrabResult, Outcome};
@@ -32,10 +34,14 @@ const MISSING_MAX: usize = 1_024;
 const MISSING_FOR: Duration = Duration::from_secs(1);
 /// Rains looked up at the same time on behalf of grabs.
 const LOOK_UPS_MAX: usize = 64;
+/// Inboxes read at the same time on one node: two round trips each, so tens of thousands a second.
+const INBOX_READS_MAX: usize = 64;
 /// How long a closing session may take to read its last frame.
 const LINGER: Duration = Duration::from_secs(1);
+/// Connections beyond the limit that are told so at the same time; more are dropped without a word.
+const REFUSED_MAX: usize = 256;
 /// Sessions that a push is written to before grabs get their turn.
-const PUSH_SLICE: usize = 256;
+pub(super) const PUSH_SLICE: usize = 256;
 
 /// What the workers of a gateway share.
 pub struct Shared {
@@ -49,20 +55,31 @@ pub struct Shared {
     pub drain: CancellationToken,
 }
 
+/// What a worker is told by the rest of the gateway.
+pub struct Inputs {
+    pub pushes: mpsc::Receiver<Push>,
+    pub news: mpsc::Receiver<Arc<News>>,
+}
+
 pub struct Worker {
     shared: Arc<Shared>,
     sessions: RefCell<HashMap<u64, Rc<Session>>>,
     lanes: Vec<Vec<Rc<Lane>>>,
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
+    pub(super) users: Users,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     /// Sessions with something to write.
     pub(super) dirty: RefCell<Vec<Rc<Session>>>,
     pub(super) in_flight: Cell<usize>,
     /// Told when nothing is in flight.
     pub(super) idle: Notify,
+    /// Sessions that are only told that there are too many.
+    refused: Cell<usize>,
     missing: RefCell<HashMap<RainId, Instant>>,
     look_ups: Rc<Cell<usize>>,
+    /// Inboxes that are being read, by node: one that does not answer must not keep those of the others waiting.
+    inbox_reads: Vec<Rc<Cell<usize>>>,
     jitter: Jitter,
 }
 
@@ -73,8 +90,18 @@ impl std::ops::Deref for Worker {
     }
 }
 
-/// A place among the look-ups under way; dropping it frees the place.
+/// A place among the reads under way; dropping it frees the place.
 pub struct Turn(Rc<Cell<usize>>);
+
+impl Turn {
+    fn take(under_way: &Rc<Cell<usize>>, max: usize) -> Option<Turn> {
+        if under_way.get() >= max {
+            return None;
+        }
+        under_way.set(under_way.get() + 1);
+        Some(Turn(under_way.clone()))
+    }
+}
 
 impl Drop for Turn {
     fn drop(&mut self) {
@@ -101,19 +128,26 @@ impl Worker {
             lanes,
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
+            users: Users::default(),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into()),
             dirty: RefCell::default(),
             in_flight: Cell::new(0),
             idle: Notify::new(),
+            refused: Cell::new(0),
             missing: RefCell::default(),
             look_ups: Rc::default(),
+            inbox_reads: shared.store.links().iter().map(|_| Rc::default()).collect(),
             jitter: Jitter::default(),
             shared,
         })
     }
 
     /// Serves until the drain is over.
-    pub async fn run(self: Rc<Self>, listener: TcpListener, mut pushes: mpsc::Receiver<Push>) {
+    pub async fn run(self: Rc<Self>, listener: TcpListener, inputs: Inputs) {
+        let Inputs {
+            mut pushes,
+            mut news,
+        } = inputs;
         for lane in self.lanes.iter().flatten() {
             let (lane, worker) = (lane.clone(), self.clone());
             tokio::task::spawn_local(async move { lane.run(&worker).await });
@@ -135,6 +169,7 @@ impl Worker {
                     }
                 },
                 Some(push) = pushes.recv() => self.push(push).await,
+                Some(news) = news.recv() => self.push_credited(&news).await,
                 _ = sweep.tick() => self.sweep(),
             }
         }
@@ -152,6 +187,15 @@ impl Worker {
         ));
         let over =
             self.connections.fetch_add(1, Ordering::Relaxed) >= self.settings.connections_max;
+        if over {
+            // Told so, if there are not too many being told already; they take nobody's place.
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            if self.refused.get() >= REFUSED_MAX {
+                return;
+            }
+            self.refused.set(self.refused.get() + 1);
+            session.counted.set(false);
+        }
         metrics.sessions.increment(1);
         self.sessions
             .borrow_mut()
@@ -175,8 +219,13 @@ impl Worker {
     fn forget(&self, session: &Session) {
         session.abandon();
         self.rooms.leave(session);
+        self.users.leave(session);
         if self.sessions.borrow_mut().remove(&session.id).is_some() {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+            if session.counted.get() {
+                self.connections.fetch_sub(1, Ordering::Relaxed);
+            } else {
+                self.refused.set(self.refused.get() - 1);
+            }
             crate::metrics::get().sessions.decrement(1);
         }
     }
@@ -341,7 +390,7 @@ impl Worker {
     }
 
     /// Those who were turned away together must not come back together.
-    fn retry_after_ms(&self) -> u32 {
+    pub(super) fn retry_after_ms(&self) -> u32 {
         self.jitter.around(self.settings.retry_after).as_millis() as u32
     }
 
@@ -370,10 +419,11 @@ impl Worker {
     }
 
     pub fn look_up_turn(&self) -> Option<Turn> {
-        if self.look_ups.get() >= LOOK_UPS_MAX {
-            return None;
-        }
-        self.look_ups.set(self.look_ups.get() + 1);
-        Some(Turn(self.look_ups.clone()))
+        Turn::take(&self.look_ups, LOOK_UPS_MAX)
+    }
+
+    /// A place among the reads of inboxes on `node`.
+    pub fn inbox_turn(&self, node: usize) -> Option<Turn> {
+        Turn::take(&self.inbox_reads[node], INBOX_READS_MAX)
     }
 }

@@ -171,6 +171,29 @@ impl Ledger {
             .collect()
     }
 
+    /// Claims of a rain that a person gave up although their packet was paid to another: who would have had which packet.
+    pub async fn dropped_claims(
+        &self,
+        rain: RainId,
+    ) -> Result<Vec<(PacketId, UserId)>, LedgerError> {
+        let (first, last) = packets_of(rain);
+        let sql = "SELECT packet_id, user_id FROM dropped_claims WHERE packet_id BETWEEN $1 AND $2 ORDER BY packet_id, user_id";
+        let rows = self
+            .db
+            .rows(
+                "listing dropped claims",
+                sql,
+                vec![first.into(), last.into()],
+            )
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let id = PacketId::new(row.i64(0)? as u64).map_err(|e| row.broken(e))?;
+                Ok((id, row.parse(1)?))
+            })
+            .collect()
+    }
+
     /// Adds up everything, at one instant: a scan of both journals, about two seconds per million credits.
     pub async fn books(&self) -> Result<Books, LedgerError> {
         let mut tx = self.db.begin_audit("auditing the books").await?;

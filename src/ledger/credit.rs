@@ -26,6 +26,14 @@ pub enum Verdict {
     UnknownAccount,
     /// It cannot be paid, and will not be by trying again.
     Refused(Refusal),
+    /// A company's balance system cannot pay this claim now, or did not say what became of it.
+    Retry(String),
+    /// A company's balance system will never pay this claim.
+    Rejected(String),
+    /// A company's balance system is away, and may have paid before it went: asking again finds out.
+    Unknown(String),
+    /// A company's balance system has paid, and the ledger refuses to record it. Somebody has to look.
+    Unrecorded(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,26 +133,39 @@ impl Ledger {
             });
         }
         let mut verdicts = vec![Verdict::Refused(Refusal::NotMoney); claims.len()];
-        let mut waiting: Vec<usize> = (0..claims.len())
-            .filter(|&i| claims[i].packet.cents.0 > 0)
-            .collect();
-        // A packet that stands more than once in the batch takes as many rounds, as if its claims had come one after the other.
-        while !waiting.is_empty() {
-            let mut seen = HashSet::with_capacity(waiting.len());
-            let (mut round, repeats): (Vec<usize>, Vec<usize>) = waiting
-                .iter()
-                .partition(|&&i| seen.insert(claims[i].packet.id));
+        let money = (0..claims.len()).filter(|&i| claims[i].packet.cents.0 > 0);
+        for mut round in rounds(claims, money.collect()) {
             round.sort_unstable_by_key(|&i| claims[i].packet.id);
             let distinct: Vec<&Claim> = round.iter().map(|&i| &claims[i]).collect();
-            for (i, verdict) in round
-                .into_iter()
-                .zip(self.credit_distinct(&distinct, at_ms).await?)
-            {
+            let credited = self.credit_distinct(&distinct, at_ms).await?;
+            for (i, verdict) in round.into_iter().zip(credited) {
                 verdicts[i] = verdict;
             }
-            waiting = repeats;
         }
         Ok(verdicts)
+    }
+
+    /// What can be known before claims of different packets are paid elsewhere: `None` for those that may be paid, and can then be recorded.
+    pub(super) async fn foresee(
+        &self,
+        claims: &[&Claim],
+    ) -> Result<Vec<Option<Verdict>>, LedgerError> {
+        let sql = self
+            .db
+            .dialect(facts!(sqlite_claims!()), facts!(postgres_claims!()));
+        let doing = "looking into claims";
+        let rows = self
+            .db
+            .rows(doing, sql, self.bound_claims(claims, 0))
+            .await?;
+        let facts = self.read_facts(&rows)?;
+        let foreseen = |claim: &&Claim| {
+            if claim.packet.cents.0 <= 0 {
+                return Some(Verdict::Refused(Refusal::NotMoney));
+            }
+            facts.get(&claim.packet.id)?.explain(claim)
+        };
+        Ok(claims.iter().map(foreseen).collect())
     }
 
     async fn credit_distinct(
@@ -263,6 +284,10 @@ impl Ledger {
             .db
             .dialect(facts!(sqlite_claims!()), facts!(postgres_claims!()));
         let rows = tx.rows(sql, self.bound_claims(claims, 0)).await?;
+        self.read_facts(&rows)
+    }
+
+    fn read_facts(&self, rows: &[Row]) -> Result<HashMap<PacketId, Facts>, LedgerError> {
         let create_user_accounts = self.settings.create_user_accounts;
         rows.iter()
             .map(|row| {
@@ -291,6 +316,20 @@ impl Ledger {
             Value::I64s(cents.collect()),
         ]
     }
+}
+
+/// A packet that stands more than once in a batch takes as many rounds, as if its claims had come one after the other.
+pub(super) fn rounds(claims: &[Claim], mut waiting: Vec<usize>) -> Vec<Vec<usize>> {
+    let mut rounds = vec![];
+    while !waiting.is_empty() {
+        let mut seen = HashSet::with_capacity(waiting.len());
+        let (round, repeats) = waiting
+            .into_iter()
+            .partition(|&i| seen.insert(claims[i].packet.id));
+        rounds.push(round);
+        waiting = repeats;
+    }
+    rounds
 }
 
 /// What the ledger knows about the packet, rain and user of a claim that was not paid.

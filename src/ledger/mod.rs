@@ -16,6 +16,8 @@
 
 /// Names of accounts, sponsors, deposits.
 mod accounts;
+/// Who pays a claim: the ledger itself, or a company's own balance system.
+mod balance;
 /// What an auditor reads: totals, winners, whether the books agree.
 mod books;
 /// claim → credit, in batches.
@@ -26,6 +28,8 @@ mod db;
 mod entry;
 /// What can go wrong, and what the caller can do about it.
 mod error;
+/// The endpoint of a company's balance system: requests, signatures, answers.
+mod http_balance;
 /// From a URL to an open store with its tables.
 mod open;
 /// Rains as recorded, and their steps.
@@ -36,10 +40,12 @@ mod returned;
 mod statement;
 
 pub use accounts::{Account, AccountName};
+pub use balance::{Balance, HttpBalance};
 pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
 pub use credit::{Refusal, Verdict};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;
+pub use http_balance::{Endpoint, EndpointSettings};
 pub use returned::Discard;
 pub use statement::{Cursor, Line};
 

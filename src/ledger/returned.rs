@@ -94,6 +94,27 @@ impl Ledger {
         }
     }
 
+    /// Records that a claim was given up although its packet is paid to another claim. The first record stays.
+    pub async fn drop_claim(
+        &self,
+        claim: &Claim,
+        reason: &str,
+        at_ms: i64,
+    ) -> Result<(), LedgerError> {
+        let sql = "INSERT INTO dropped_claims (packet_id, user_id, cents, reason, at_ms) VALUES ($1, $2, $3, $4, $5)
+                   ON CONFLICT (packet_id, user_id) DO NOTHING";
+        let values = vec![
+            sql_packet(claim.packet.id).into(),
+            claim.user.as_str().into(),
+            claim.packet.cents.0.into(),
+            reason.into(),
+            at_ms.into(),
+        ];
+        let mut tx = self.db.begin("dropping a claim").await?;
+        tx.execute(sql, values).await?;
+        tx.commit().await
+    }
+
     async fn why_not_returned(
         &self,
         rain: RainId,

@@ -6,8 +6,12 @@ use crate::store::bucket::LeasedClaim;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The credit stands: the claim may go.
+    /// The credit stands: its user is told, then the claim may go.
+    TellThenAck,
+    /// There is nothing to credit and nothing to tell: the claim may go.
     Ack,
+    /// Later again. `tried` is false when the claim was not to blame: then no attempt is counted.
+    Retry { reason: String, tried: bool },
     /// A person has to decide.
     Bury(String),
 }
@@ -19,9 +23,10 @@ pub fn decide(leased: &LeasedClaim, verdict: Verdict) -> Decision {
         Verdict::Credited => {
             metrics::get().credits.increment(1);
             metrics::get().credited_cents.increment(cents.0 as u64);
-            Decision::Ack
+            Decision::TellThenAck
         }
-        Verdict::Existed => Decision::Ack,
+        // Whoever credited it may have died before it told the user.
+        Verdict::Existed => Decision::TellThenAck,
         // The money went back to the sponsor by a person's decision: nothing is left to credit.
         Verdict::Discarded => Decision::Ack,
         Verdict::Conflict { user, cents } => Decision::Bury(format!(
@@ -31,5 +36,17 @@ pub fn decide(leased: &LeasedClaim, verdict: Verdict) -> Decision {
             Decision::Bury("unknown_account: the user has no account".into())
         }
         Verdict::Refused(refusal) => Decision::Bury(format!("refused: {refusal}")),
+        Verdict::Retry(reason) => Decision::Retry {
+            reason,
+            tried: true,
+        },
+        Verdict::Unknown(reason) => Decision::Retry {
+            reason,
+            tried: false,
+        },
+        Verdict::Rejected(reason) => Decision::Bury(format!("rejected: {reason}")),
+        Verdict::Unrecorded(reason) => Decision::Bury(format!(
+            "unrecorded: the balance system has paid, the ledger has not: {reason}"
+        )),
     }
 }

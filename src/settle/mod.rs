@@ -1,10 +1,14 @@
-//! claim → credit → ack.
+//! claim → credit → message → ack.
 //!
-//! A settler leases claims, has them credited in one transaction, and removes them when that has committed. A crash at any point repeats
-//! work, never money: the credit's key is the packet id.
+//! A settler leases claims, has the balance system credit them, and removes them when the ledger has committed that and their users'
+//! inboxes have the message. A crash at any point repeats work, never money or messages: the key of both is the packet id.
 
+/// While the balance system is away nobody asks but one, and little.
+mod breaker;
 /// What becomes of a claim after a try to credit it.
 mod decide;
+/// The user's message after the credit, and the news of it.
+mod notify;
 /// Which bucket is looked at next: oldest rains first, every rain in its turn.
 mod rota;
 
@@ -18,18 +22,22 @@ use tokio_util::task::TaskTracker;
 use crate::clock::now_ms;
 use crate::config::{self, LEASE_BATCH_MAX};
 use crate::jitter::Jitter;
-use crate::ledger::{CREDIT_BATCH_MAX, Ledger, LedgerError};
+use crate::ledger::{Balance, CREDIT_BATCH_MAX, Verdict};
+use crate::post::chain;
 use crate::rain::Claim;
-use crate::store::bucket::{Bucket, Lease};
+use crate::store::bucket::{Bucket, Lease, LeasedClaim};
+use crate::store::inbox::Credited;
 use crate::store::{Store, StoreError};
+use breaker::{Breaker, Outage, Permit, Turn};
 use decide::{Decision, decide};
+use notify::Notifier;
 use rota::Rota;
 
 /// One transaction takes whatever a settler holds.
 const _: () = assert!(config::SETTLE_BATCH_MAX <= CREDIT_BATCH_MAX);
 
-/// How long a settler waits for a ledger that is away before it looks again.
-const OUTAGE_WAIT: Duration = Duration::from_millis(500);
+/// Buckets leased from at the same time.
+const ROUND_MAX: usize = 16;
 
 /// Claims of one bucket under one lease.
 struct Held {
@@ -39,8 +47,10 @@ struct Held {
 
 struct Settler {
     settings: config::Settle,
-    ledger: Ledger,
+    balance: Balance,
+    breaker: Arc<Breaker>,
     rota: Rota,
+    notifier: Notifier,
     jitter: Jitter,
 }
 
@@ -48,15 +58,19 @@ struct Settler {
 pub fn start(
     settings: &config::Settle,
     store: Arc<Store>,
-    ledger: Ledger,
+    balance: impl Into<Balance>,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) {
+    let balance = balance.into();
+    let breaker = Arc::new(Breaker::default());
     for number in 0..settings.workers {
         let settler = Settler {
             settings: settings.clone(),
-            ledger: ledger.clone(),
-            rota: Rota::new(store.clone(), ledger.clone(), number),
+            balance: balance.clone(),
+            breaker: breaker.clone(),
+            rota: Rota::new(store.clone(), balance.ledger().clone(), number),
+            notifier: Notifier::new(store.clone(), settings),
             jitter: Jitter::default(),
         };
         let stop = stop.clone();
@@ -67,46 +81,45 @@ pub fn start(
 impl Settler {
     async fn run(mut self, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            let held = self.lease().await;
-            let idle = held.is_empty();
-            let settled = if idle {
-                Ok(())
-            } else {
-                self.settle(held).await
+            let pause = match self.breaker.turn() {
+                Turn::Wait(wait) => wait,
+                Turn::Work(permit) => self.work(permit).await,
             };
-            let pause = async {
-                match settled {
-                    Ok(()) if idle => tokio::time::sleep(self.settings.idle_wait).await,
-                    Ok(()) => {}
-                    Err(error) => self.wait_for_ledger(&error).await,
-                }
-            };
-            stop.run_until_cancelled(pause).await;
-        }
-    }
-
-    /// The breaker: while the ledger is away claims stay where they are cheapest, in their lists, and no attempt is burnt.
-    async fn wait_for_ledger(&self, error: &LedgerError) {
-        tracing::warn!(
-            error = error as &dyn std::error::Error,
-            "the ledger is away; claims wait in Redis"
-        );
-        loop {
-            tokio::time::sleep(OUTAGE_WAIT).await;
-            if self.ledger.ping().await.is_ok() {
-                tracing::info!("the ledger is back");
-                return;
+            if !pause.is_zero() {
+                stop.run_until_cancelled(tokio::time::sleep(pause)).await;
             }
         }
     }
 
-    /// Leases up to a transaction's worth of claims, one bucket of each rain in turn.
-    async fn lease(&mut self) -> Vec<Held> {
+    /// One batch. Returns how long to pause after it.
+    async fn work(&mut self, permit: Permit) -> Duration {
+        // The ledger records every credit, whoever pays: while it is plainly away no claim need be moved to find that out.
+        if permit.is_probe()
+            && let Err(error) = self.balance.ledger().ping().await
+        {
+            permit.failed(&Outage(chain(&error)));
+            return Duration::ZERO;
+        }
+        let held = self.lease(permit.claims_max(self.settings.batch_max)).await;
+        if held.is_empty() {
+            return self.settings.idle_wait;
+        }
+        if permit.is_overtaken() {
+            let reason = "the balance system is away";
+            self.give_back(&held, reason, false, None).await;
+        } else {
+            self.settle(held, permit).await;
+        }
+        Duration::ZERO
+    }
+
+    /// Leases up to `room` claims, one bucket of each rain in turn.
+    async fn lease(&mut self, mut room: usize) -> Vec<Held> {
         let mut held: Vec<Held> = vec![];
-        let mut room = self.settings.batch_max;
-        for mut round in self.rota.rounds().await {
-            // A bucket gets at least one claim's room, and all of them together no more than there is.
-            round.truncate(room);
+        let mut buckets = self.rota.order().await.into_iter();
+        while room > 0 {
+            // Together they get no more than there is room for, and each at least one claim's.
+            let round: Vec<Bucket> = buckets.by_ref().take(ROUND_MAX.min(room)).collect();
             if round.is_empty() {
                 break;
             }
@@ -143,9 +156,10 @@ impl Settler {
         Ok(lease)
     }
 
-    /// One transaction for all that is held, then what each claim deserves. `Err` is an outage: the claims are given back untried.
-    async fn settle(&self, held: Vec<Held>) -> Result<(), LedgerError> {
+    /// All that is held in one go, then what each claim deserves.
+    async fn settle(&self, held: Vec<Held>, permit: Permit) {
         let started = Instant::now();
+        let rest = permit.rest();
         let claims: Vec<Claim> = held
             .iter()
             .flat_map(|held| held.lease.claims.iter().map(|leased| leased.claim.clone()))
@@ -153,53 +167,128 @@ impl Settler {
         crate::metrics::get()
             .claims_leased
             .increment(claims.len() as u64);
-        let verdicts = match self.ledger.credit(&claims, now_ms()).await {
+        let verdicts = match self.balance.credit(&claims, now_ms()).await {
             Ok(verdicts) => verdicts,
             Err(error) => {
                 let outage = error.is_outage();
+                if outage {
+                    permit.failed(&Outage(chain(&error)));
+                } else {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::error!(error, "a batch of claims cannot be credited");
+                }
                 let reason = error.to_string();
-                join_all(
-                    held.iter()
-                        .map(|held| self.give_back(held, !outage, &reason)),
-                )
-                .await;
-                return if outage { Err(error) } else { Ok(()) };
+                return self.give_back(&held, &reason, !outage, rest).await;
             }
         };
-        let mut verdicts = verdicts.into_iter();
-        let mut finishing = vec![];
-        for held in &held {
-            let mut decisions = vec![];
-            for leased in &held.lease.claims {
-                let Some(verdict) = verdicts.next() else {
-                    break;
-                };
-                decisions.push(decide(leased, verdict));
-            }
-            finishing.push(self.finish(held, decisions));
+        // The others are to know of an outage before anything else is done.
+        let outage = verdicts.iter().find_map(|verdict| match verdict {
+            Verdict::Unknown(reason) => Some(Outage(reason.clone())),
+            _ => None,
+        });
+        match outage {
+            Some(outage) => permit.failed(&outage),
+            None => permit.worked(),
         }
-        join_all(finishing).await;
+        let mut verdicts = verdicts.into_iter();
+        let finishing = held.iter().map(|held| {
+            let decide = |(leased, verdict)| decide(leased, verdict);
+            let decisions = held.lease.claims.iter().zip(&mut verdicts).map(decide);
+            self.finish(held, decisions.collect(), rest)
+        });
+        let news = join_all(finishing.collect::<Vec<_>>()).await.concat();
+        self.notifier.publish(&held[0].bucket.link, &news).await;
         crate::metrics::get()
             .settle_batch_seconds
             .record(started.elapsed());
-        Ok(())
     }
 
-    /// Carries out the decisions. A failure here loses nothing: the lease runs out and somebody does it again.
-    async fn finish(&self, held: &Held, decisions: Vec<Decision>) {
-        let (mut acks, mut burials) = (vec![], vec![]);
+    /// The batch came to nothing.
+    async fn give_back(&self, held: &[Held], reason: &str, tried: bool, rest: Option<Duration>) {
+        let again = Decision::Retry {
+            reason: reason.to_owned(),
+            tried,
+        };
+        let finishing = held.iter().map(|held| {
+            let count = held.lease.claims.len();
+            self.finish(held, vec![again.clone(); count], rest)
+        });
+        join_all(finishing).await;
+    }
+
+    /// Carries out the decisions. A failure here loses nothing: the lease runs out and somebody does it again. Returns the claims whose
+    /// users have a new message.
+    async fn finish(
+        &self,
+        held: &Held,
+        decisions: Vec<Decision>,
+        rest: Option<Duration>,
+    ) -> Vec<Credited> {
+        let (mut acks, mut paid) = (vec![], vec![]);
+        let (mut tried, mut untried, mut burials) = (vec![], vec![], vec![]);
         for (leased, decision) in held.lease.claims.iter().zip(decisions) {
+            let claim = leased.claim.clone();
             match decision {
-                Decision::Ack => acks.push(leased.claim.clone()),
-                Decision::Bury(reason) => burials.push((leased.claim.clone(), reason)),
+                Decision::TellThenAck => paid.push(leased),
+                Decision::Ack => acks.push(claim),
+                Decision::Bury(reason) => burials.push((claim, reason)),
+                Decision::Retry {
+                    reason,
+                    tried: true,
+                } if leased.attempts + 1 >= self.settings.attempts_max => {
+                    let reason = format!("attempts_used_up: last error: {reason}");
+                    burials.push((claim, reason));
+                }
+                Decision::Retry {
+                    reason,
+                    tried: true,
+                } => tried.push((claim, self.back_off_ms(leased), reason)),
+                Decision::Retry {
+                    reason,
+                    tried: false,
+                } => {
+                    // After a probe each claim rests for another time: one that the other side chokes on is not to meet the others again.
+                    let wait_ms = match rest {
+                        Some(rest) => as_ms(rest + self.jitter.around(rest) / 2),
+                        None => self.back_off_ms(leased),
+                    };
+                    untried.push((claim, wait_ms, reason));
+                }
             }
         }
+        let told = self.tell(held, &paid).await;
+        acks.extend(told.acks);
         if !acks.is_empty()
             && let Err(error) = held.bucket.ack(&acks).await
         {
             tracing::warn!(%error, bucket = %held.bucket.tag, "credited claims could not be acked; they will be found credited");
         }
+        self.retry(held, true, tried).await;
+        self.retry(held, false, untried).await;
         self.bury(held, burials).await;
+        told.news
+    }
+
+    fn back_off_ms(&self, leased: &LeasedClaim) -> u64 {
+        let (base, max) = (self.settings.retry_base, self.settings.retry_max);
+        as_ms(self.jitter.back_off(leased.attempts, base, max))
+    }
+
+    async fn retry(&self, held: &Held, attempted: bool, retries: Vec<(Claim, u64, String)>) {
+        if retries.is_empty() {
+            return;
+        }
+        let deadline_ms = held.lease.deadline_ms;
+        match held
+            .bucket
+            .retry(deadline_ms, attempted, None, &retries)
+            .await
+        {
+            Ok(retried) => crate::metrics::get().claims_retried.increment(retried),
+            Err(error) => {
+                tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be given back; their lease will run out")
+            }
+        }
     }
 
     async fn bury(&self, held: &Held, burials: Vec<(Claim, String)>) {
@@ -220,40 +309,8 @@ impl Settler {
             }
         }
     }
+}
 
-    /// The batch came to nothing. If the claims were tried, those that have been tried often enough are given to a person.
-    async fn give_back(&self, held: &Held, tried: bool, reason: &str) {
-        let (mut retries, mut burials) = (vec![], vec![]);
-        for leased in &held.lease.claims {
-            if tried && leased.attempts + 1 >= self.settings.attempts_max {
-                burials.push((
-                    leased.claim.clone(),
-                    format!("attempts_used_up: last error: {reason}"),
-                ));
-            } else {
-                let wait = self.jitter.back_off(
-                    leased.attempts,
-                    self.settings.retry_base,
-                    self.settings.retry_max,
-                );
-                retries.push((
-                    leased.claim.clone(),
-                    wait.as_millis() as u64,
-                    reason.to_owned(),
-                ));
-            }
-        }
-        crate::metrics::get()
-            .claims_retried
-            .increment(retries.len() as u64);
-        if !retries.is_empty()
-            && let Err(error) = held
-                .bucket
-                .retry(held.lease.deadline_ms, tried, None, &retries)
-                .await
-        {
-            tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be given back; their lease will run out");
-        }
-        self.bury(held, burials).await;
-    }
+fn as_ms(wait: Duration) -> u64 {
+    wait.as_millis() as u64
 }

@@ -15,8 +15,6 @@ use crate::store::keys::Tag;
 const LIST_EVERY: Duration = Duration::from_millis(250);
 /// A rain that is not open gets no new claims: late ones are retries and expired leases.
 const QUIET_WAIT: Duration = Duration::from_millis(500);
-/// Buckets leased from at the same time.
-const ROUND_MAX: usize = 16;
 
 pub struct Rota {
     store: Arc<Store>,
@@ -47,8 +45,8 @@ impl Rota {
         }
     }
 
-    /// Buckets to lease from, in rounds: the first holds one bucket of each rain, the next the second of those that have one.
-    pub async fn rounds(&mut self) -> Vec<Vec<Bucket>> {
+    /// Buckets to lease from: first one bucket of each rain, then the second of those that have one, and so on. Each time another rain begins.
+    pub async fn order(&mut self) -> Vec<Bucket> {
         if self.listed.is_none_or(|at| at.elapsed() >= LIST_EVERY) {
             self.list().await;
         }
@@ -60,9 +58,8 @@ impl Rota {
             .map(|rain| rain.buckets.len())
             .max()
             .unwrap_or(0);
-        let mut rounds = vec![];
+        let mut order = vec![];
         for depth in 0..deepest {
-            let mut round = vec![];
             for step in 0..count {
                 let rain = &self.rains[(self.turn + step) % count];
                 if depth < rain.buckets.len() {
@@ -72,17 +69,16 @@ impl Rota {
                         .get(&bucket.tag)
                         .is_none_or(|until| *until <= now)
                     {
-                        round.push(bucket.clone());
+                        order.push(bucket.clone());
                     }
                 }
             }
-            rounds.extend(round.chunks(ROUND_MAX).map(<[Bucket]>::to_vec));
         }
         self.turn = self.turn.wrapping_add(1);
         for rain in &mut self.rains {
             rain.next = rain.next.wrapping_add(1);
         }
-        rounds
+        order
     }
 
     /// A bucket was looked at; `found` tells whether it had claims. One that had none rests a while, at least `idle_wait`.

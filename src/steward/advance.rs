@@ -53,11 +53,13 @@ impl Steward {
                     let rain = self.ledger.step(rain.id, Step::Close).await?;
                     return self.shut(&rain).await;
                 }
-                self.apply(&rain).await?;
+                // A node that is away keeps the others from nothing: its part of the error is reported at the end.
+                let applied = self.apply(&rain).await;
                 if rain.sold_out {
-                    return Ok(());
+                    return applied;
                 }
                 self.balance(&rain).await?;
+                applied?;
                 if self.is_sold_out(&rain).await? {
                     let rain = self.ledger.set_sold_out(rain.id, true).await?;
                     self.apply(&rain).await?;
@@ -68,7 +70,11 @@ impl Steward {
                 self.shut(&rain).await?;
                 self.refund_when_due(&rain).await
             }
-            State::Refunded => self.finish_when_settled(&rain).await,
+            State::Refunded => {
+                // Shut again and again, as long as the keys are there: a node may have forgotten, and nothing is left to win.
+                self.shut(&rain).await?;
+                self.finish_when_settled(&rain).await
+            }
             State::Finished => Ok(()),
         }
     }
@@ -195,6 +201,10 @@ impl Steward {
                 report.differences_total
             );
             return Err(fault(rain, problem));
+        }
+        if report.in_motion > 0 || report.dead_count > 0 {
+            // The counts were taken one after the other: a claim that moved meanwhile is seen here.
+            return Ok(());
         }
         // The record last: until it says finished, all of this is done again.
         let keep_ms = self.settings.keep_keys.as_millis() as u64;

@@ -99,6 +99,8 @@ struct Look<'a> {
     /// Who a packet belongs to, by any place that names somebody; an index into `users`.
     owners: Vec<u32>,
     users: HashMap<UserId, u32>,
+    /// Claims that a person gave up: their user is not expected to be paid.
+    dropped: HashSet<(PacketId, UserId)>,
     differences: Vec<Difference>,
 }
 
@@ -153,9 +155,11 @@ async fn look(
         places: vec![0; amounts.len()],
         owners: vec![NOBODY; amounts.len()],
         users: HashMap::new(),
+        dropped: HashSet::new(),
         differences: vec![],
     };
     let in_redis = rain.state != State::Finished;
+    look.dropped = ledger.dropped_claims(rain.id).await?.into_iter().collect();
     if in_redis {
         // In the direction in which packets move, so that one that moves while we read is seen twice rather than never.
         let buckets = store.buckets(rain);
@@ -331,13 +335,10 @@ impl Look<'_> {
             }
             Some(_) => {}
         }
-        if place == seen::POOL && self.places[index] & seen::POOL != 0 {
-            self.differ(
-                Kind::PacketInTwoPlaces,
-                Some(packet),
-                None,
-                "twice in the pool".into(),
-            );
+        let once = place == seen::POOL || place == seen::TRANSFER;
+        if once && self.places[index] & place != 0 {
+            let twice = format!("twice {}", named(place));
+            self.differ(Kind::PacketInTwoPlaces, Some(packet), None, twice);
         }
         self.places[index] |= place;
         Some(index)
@@ -345,6 +346,13 @@ impl Look<'_> {
 
     /// Notes whose a packet is: all places must name the same user.
     fn own(&mut self, index: usize, user: &UserId, name: &str) {
+        if !self.dropped.is_empty()
+            && self
+                .dropped
+                .contains(&(self.rain.id.packet(index as u32), user.clone()))
+        {
+            return;
+        }
         let next = self.users.len() as u32;
         let number = *self.users.entry(user.clone()).or_insert(next);
         let before = std::mem::replace(&mut self.owners[index], number);
@@ -435,6 +443,14 @@ impl Look<'_> {
             return;
         }
         if places == TRANSFER {
+            if self.rain.state >= State::Refunded {
+                self.differ(
+                    Kind::MissingPacket,
+                    Some(packet),
+                    None,
+                    "left in an outbox when the rain was refunded".into(),
+                );
+            }
             report.transfer_count += 1;
             add(&mut report.transfer_cents);
             return;
@@ -442,6 +458,9 @@ impl Look<'_> {
         if places & CREDITED != 0 {
             report.credited_count += 1;
             add(&mut report.credited_cents);
+            // Paid, but its claim has not been acked: its user may not have been told yet.
+            report.in_motion += u64::from(places & CLAIM != 0);
+            report.dead_count += u64::from(places & DEAD != 0);
             if places & DISCARDED != 0 {
                 self.differ(
                     Kind::PacketInTwoPlaces,

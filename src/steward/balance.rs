@@ -2,7 +2,7 @@
 //!
 //! A transfer that somebody began is finished by whoever finds it.
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 
 use super::advance::fault;
 use super::{Steward, StewardError};
@@ -21,14 +21,16 @@ impl Steward {
         }
         let buckets = self.store.buckets(rain);
         for _ in 0..ROUNDS {
-            let levels = try_join_all(buckets.iter().map(|bucket| bucket.level())).await?;
+            let levels = join_all(buckets.iter().map(|bucket| bucket.level())).await;
+            // A bucket whose node is away neither gives nor takes.
+            let levels: Vec<Level> = levels.into_iter().map(Result::unwrap_or_default).collect();
             if levels.iter().any(|level| level.giving > 0) {
                 self.finish_transfers(rain, &buckets).await?;
             }
             let Some((from, to, count)) = next_transfer(&levels) else {
                 return Ok(());
             };
-            let id = format!("{from}-{to}-{:016x}", self.jitter.next_u64());
+            let id = transfer_id(from, to).map_err(|problem| fault(rain, problem))?;
             if let Some(transfer) = buckets[from].give(&id, to as u32, count).await? {
                 finish(&buckets, &buckets[from], &transfer).await?;
             }
@@ -42,16 +44,35 @@ impl Steward {
         rain: &Rain,
         buckets: &[Bucket],
     ) -> Result<(), StewardError> {
+        let mut failed = None;
         for bucket in buckets {
-            for transfer in bucket.outbox().await? {
-                let transfer = transfer.map_err(|text| {
-                    fault(rain, format!("outbox {} holds \"{text}\"", bucket.tag))
-                })?;
-                finish(buckets, bucket, &transfer).await?;
+            match bucket.outbox().await {
+                Ok(transfers) => {
+                    for transfer in transfers {
+                        let finished = match transfer {
+                            Ok(transfer) => finish(buckets, bucket, &transfer).await,
+                            Err(text) => Err(fault(
+                                rain,
+                                format!("outbox {} holds \"{text}\"", bucket.tag),
+                            )),
+                        };
+                        failed = failed.or(finished.err());
+                    }
+                }
+                Err(error) => failed = failed.or(Some(error.into())),
             }
         }
-        Ok(())
+        // What could be finished is; the first that could not is told.
+        failed.map_or(Ok(()), Err)
     }
+}
+
+/// Never the same twice: `take` knows by it what it has received.
+fn transfer_id(from: usize, to: usize) -> Result<String, String> {
+    let mut unique = [0u8; 16];
+    getrandom::fill(&mut unique)
+        .map_err(|error| format!("no random bytes for a transfer: {error}"))?;
+    Ok(format!("{from}-{to}-{}", hex::encode(unique)))
 }
 
 async fn finish(

@@ -23,7 +23,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
-use crate::jitter::Jitter;
 use crate::ledger::{Ledger, LedgerError};
 use crate::rain::{Rain, RainId};
 use crate::store::fenced::{FencedLeases, Wait};
@@ -53,8 +52,6 @@ pub struct Steward {
     store: Arc<Store>,
     ledger: Ledger,
     applied: Mutex<HashMap<RainId, Applied>>,
-    /// For the ids of transfers.
-    jitter: Jitter,
 }
 
 /// Starts the steward's rounds. They end when `stop` is cancelled, within one step; then the leases are released.
@@ -76,7 +73,6 @@ impl Steward {
             store,
             ledger,
             applied: Mutex::default(),
-            jitter: Jitter::default(),
         }
     }
 

@@ -15,10 +15,18 @@ redis.call('ZCARD', KEYS[1])
 local retrying = redis.call('ZCARD', KEYS[2]) > 0
 local tried = redis.call('HLEN', KEYS[3]) > 0
 local buried = redis.call('HLEN', KEYS[4]) > 0
-local packets = {}
+local packets, letters = {}, {}
 if tried or buried then
   for i, claim in ipairs(ARGV) do
     packets[i] = string.match(claim, '^%d+')
+    -- Only its own letter: another claim of the same packet still waits for a person.
+    local letter = buried and redis.call('HGET', KEYS[4], packets[i])
+    if letter and string.match(letter, '^%d+\t%d+\t([^\t]+)\t') == claim then
+      letters[#letters + 1] = packets[i]
+    end
+    if buried and redis.call('HEXISTS', KEYS[4], claim) == 1 then
+      letters[#letters + 1] = claim
+    end
   end
 end
 
@@ -30,7 +38,7 @@ end
 if tried then
   redis.call('HDEL', KEYS[3], unpack(packets))
 end
-if buried then
-  removed = removed + redis.call('HDEL', KEYS[4], unpack(packets))
+if #letters > 0 then
+  removed = removed + redis.call('HDEL', KEYS[4], unpack(letters))
 end
 return removed

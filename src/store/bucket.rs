@@ -87,6 +87,8 @@ pub struct LeasedClaim {
 /// A claim that waits for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetter {
+    /// Under which it lies: the packet id, or the whole claim if another claim of the packet was there first.
+    pub field: String,
     pub claim: Claim,
     /// ms since 1970.
     pub at_ms: i64,
@@ -426,8 +428,9 @@ impl Bucket {
         cursor: u64,
     ) -> Result<(u64, Vec<Result<DeadLetter, String>>), StoreError> {
         let (cursor, fields) = self.hscan(&self.keys.dead, cursor).await?;
-        let letter =
-            |(_, letter): &(String, String)| parse_letter(letter).ok_or_else(|| letter.clone());
+        let letter = |(field, letter): &(String, String)| {
+            parse_letter(field, letter).ok_or_else(|| letter.clone())
+        };
         Ok((cursor, fields.iter().map(letter).collect()))
     }
 
@@ -490,9 +493,10 @@ fn parse_lease(items: &[Value]) -> Option<Lease> {
     Some(lease)
 }
 
-pub(super) fn parse_letter(letter: &str) -> Option<DeadLetter> {
+pub(super) fn parse_letter(field: &str, letter: &str) -> Option<DeadLetter> {
     let mut parts = letter.splitn(4, '\t');
     Some(DeadLetter {
+        field: field.to_owned(),
         at_ms: parts.next()?.parse().ok()?,
         attempts: parts.next()?.parse().ok()?,
         claim: parts.next()?.parse().ok()?,

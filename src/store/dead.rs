@@ -48,7 +48,8 @@ pub async fn list(
     after: Option<PacketId>,
     limit: usize,
 ) -> Result<Letters, StoreError> {
-    let mut found: BTreeMap<PacketId, DeadLetter> = BTreeMap::new();
+    // Two claims of one packet are two letters.
+    let mut found: BTreeMap<(PacketId, String), DeadLetter> = BTreeMap::new();
     let mut page = Letters::default();
     for bucket in buckets {
         let mut cursor = Some(0);
@@ -59,7 +60,7 @@ pub async fn list(
                     Ok(letter)
                         if filter.accepts(&letter) && Some(letter.claim.packet.id) > after =>
                     {
-                        found.insert(letter.claim.packet.id, letter);
+                        found.insert((letter.claim.packet.id, letter.field.clone()), letter);
                         if found.len() > limit {
                             found.pop_last();
                             page.more = true;
@@ -102,8 +103,8 @@ pub async fn requeue_all(buckets: &[Bucket], filter: &Filter) -> Result<u64, Sto
                 .into_iter()
                 .flatten()
                 .filter(|letter| filter.accepts(letter));
-            let packets: Vec<PacketId> = accepted.map(|letter| letter.claim.packet.id).collect();
-            taken += bucket.requeue(None, &packets).await?;
+            let fields: Vec<String> = accepted.map(|letter| letter.field).collect();
+            taken += bucket.requeue(None, &fields).await?;
             cursor = (next != 0).then_some(next);
         }
     }
@@ -111,17 +112,13 @@ pub async fn requeue_all(buckets: &[Bucket], filter: &Filter) -> Result<u64, Sto
 }
 
 impl Bucket {
-    /// Takes dead letters back into the delay queue, due at once. Returns how many there were.
-    pub async fn requeue(
-        &self,
-        now_ms: Option<i64>,
-        packets: &[PacketId],
-    ) -> Result<u64, StoreError> {
+    /// Takes dead letters, named by their fields, back into the delay queue, due at once. Returns how many there were.
+    pub async fn requeue(&self, now_ms: Option<i64>, fields: &[String]) -> Result<u64, StoreError> {
         let k = &self.keys;
         let mut taken = 0;
-        for part in packets.chunks(LEASE_BATCH_MAX) {
+        for part in fields.chunks(LEASE_BATCH_MAX) {
             let mut args = vec![or_node_clock(now_ms)];
-            args.extend(part.iter().map(PacketId::to_string));
+            args.extend_from_slice(part);
             taken += self
                 .run_count(&script::REQUEUE, &[&k.dead, &k.retry], &args)
                 .await?;
@@ -142,7 +139,9 @@ impl Bucket {
         match &reply {
             Value::Nil => Ok(None),
             reply => {
-                let letter = super::bucket::text(reply).and_then(super::bucket::parse_letter);
+                let field = packet.to_string();
+                let letter = super::bucket::text(reply)
+                    .and_then(|text| super::bucket::parse_letter(&field, text));
                 letter.map(Some).ok_or_else(|| script::BURY.misread(reply))
             }
         }

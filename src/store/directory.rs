@@ -1,6 +1,5 @@
 //! The rain directory: snapshots of rains, published by the steward, read by the gateways.
 
-use futures_util::StreamExt;
 use redis::Value;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
@@ -8,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::bucket::text;
-use super::link::Address;
 use super::{Store, StoreError, keys, script};
 use crate::rain::{Durability, Rain, RainId, State, Window};
 
@@ -134,40 +132,7 @@ impl Store {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> mpsc::Receiver<RainId> {
-        let (send, changes) = mpsc::channel(CHANGES_MAX);
-        for link in self.links() {
-            let (address, send, stop) = (link.address.clone(), send.clone(), stop.clone());
-            tasks.spawn(async move {
-                let watch = async {
-                    loop {
-                        if let Err(error) = watch_node(&address, &send).await {
-                            tracing::debug!(node = %address.name, %error, "changes of rains are not heard from here now");
-                        }
-                        tokio::time::sleep(address.probe_interval()).await;
-                    }
-                };
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = watch => {}
-                }
-            });
-        }
-        changes
+        let read = |text: &str| text.parse().ok();
+        self.listen(keys::RAIN_CHANNEL, CHANGES_MAX, read, tasks, stop)
     }
-}
-
-async fn watch_node(
-    address: &Address,
-    changes: &mpsc::Sender<RainId>,
-) -> Result<(), redis::RedisError> {
-    let mut listener = address.subscribe(keys::RAIN_CHANNEL).await?;
-    let mut messages = listener.on_message();
-    while let Some(message) = messages.next().await {
-        if let Ok(rain) = message.get_payload::<u32>()
-            && let Ok(rain) = RainId::new(rain)
-        {
-            let _ = changes.try_send(rain);
-        }
-    }
-    Ok(())
 }

@@ -64,6 +64,10 @@ for _, claim in ipairs(expired) do
   elseif deaths >= deaths_max then
     reply[2] = reply[2] + 1
     letters[#letters + 1] = claim
+    local other = redis.call('HGET', KEYS[5], packet)
+    if other and string.match(other, '^%d+\t%d+\t([^\t]+)\t') ~= claim then
+      packet = claim -- another claim of the packet has a letter already
+    end
     notes[#notes + 1] = { packet, attempts + deaths, claim, 'settlers_died: its settlers died ' .. deaths .. ' times; last error: ' .. reason }
   elseif deaths < 2 or taken == 0 then
     alone = deaths >= 2

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, RedisError, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisError,
+    Value,
 };
 
 use super::{StoreError, admission};
@@ -137,6 +138,28 @@ impl Link {
             Ok(value) => Ok(value),
             Err(error) => Err(self.failed(generation, error)),
         }
+    }
+
+    /// Sends many commands in one round trip; the node's answers in their order, each refused or not for itself. `Err` means that nothing
+    /// is known of any of them, or with `Down` that none was sent.
+    pub async fn call_all(
+        &self,
+        commands: &Pipeline,
+    ) -> Result<Vec<Result<Value, StoreError>>, StoreError> {
+        let (generation, mut connection) = self.connection().await?;
+        let answers = connection
+            .send_packed_commands(commands, 0, commands.len())
+            .await
+            .map_err(|error| self.failed(generation, error))?;
+        let read = |answer| match answer {
+            Value::ServerError(error) => Err(self.refused(
+                generation,
+                error.code().to_owned(),
+                error.details().unwrap_or_default().to_owned(),
+            )),
+            value => Ok(value),
+        };
+        Ok(answers.into_iter().map(read).collect())
     }
 
     /// How durable a write is once this node has answered; `None` while it has not been asked.

@@ -12,10 +12,14 @@ pub mod directory;
 pub mod fenced;
 /// A batch of grabs: the call and the reading of its answer.
 pub mod grab;
+/// What a user is told: messages that stay, and news that pass.
+pub mod inbox;
 /// Every key.
 pub mod keys;
 /// One connection to one node, made again when it breaks.
 pub mod link;
+/// Channels that are listened to on every node.
+mod listen;
 /// Local `redis-server` children.
 pub mod managed;
 /// The verbs: one `.lua` file each.
@@ -31,7 +35,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use crate::config::{self, Topology};
-use crate::rain::{Durability, Rain, RainId};
+use crate::rain::{Durability, Rain, RainId, UserId};
 use bucket::Bucket;
 use keys::{BucketKeys, Tag};
 use link::{Address, Link};
@@ -201,6 +205,11 @@ impl Store {
     /// The node of a bucket, by its place in the list of nodes.
     pub fn node_of(&self, tag: &Tag) -> usize {
         self.node_of_slot(tag.slot())
+    }
+
+    /// The node of a user's inbox, by its place in the list of nodes.
+    pub fn node_of_user(&self, user: &UserId) -> usize {
+        self.node_of_slot(slot_of(&keys::inbox(user)))
     }
 
     pub fn bucket(&self, tag: Tag, fingerprint: &str) -> Bucket {

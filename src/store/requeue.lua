@@ -4,10 +4,10 @@
 -- KEYS[1] hb:{<tag>}:dead   HASH  packet_id -> at_ms, attempts, claim and reason, separated by tabs
 -- KEYS[2] hb:{<tag>}:retry  ZSET  claim -> due ms
 -- ARGV[1] now               ms since 1970, or empty for the node's own clock
--- ARGV[2..] packets         packet ids, 1 to 500 of them
+-- ARGV[2..] fields          under which the letters lie, 1 to 500 of them
 --
 -- Returns the number of claims taken back. A packet without a dead letter is passed over, and so is a letter that nobody can read.
--- Cost    O(packets * log n). Writes only below the marked line; an error above it changes nothing.
+-- Cost    O(fields * log n). Writes only below the marked line; an error above it changes nothing.
 
 local now = tonumber(ARGV[1])
 if not now then

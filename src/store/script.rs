@@ -1,6 +1,6 @@
 //! The scripts: one `.lua` file a verb, named by its SHA-1, loaded when a node does not know it.
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 
 use super::StoreError;
 use super::link::Link;
@@ -37,6 +37,7 @@ scripts! {
     TAKE = "take";
     GIVEN = "given";
     PUBLISH = "publish";
+    INBOX = "inbox";
     ACQUIRE = "acquire";
     RENEW = "renew";
     RELEASE = "release";
@@ -64,6 +65,35 @@ impl Script {
             }
             result => result,
         }
+    }
+
+    /// Runs many calls in one round trip, each with a result of its own. `Err` means that nothing is known of any of them.
+    pub async fn run_all(
+        &self,
+        link: &Link,
+        calls: &Pipeline,
+    ) -> Result<Vec<Result<Value, StoreError>>, StoreError> {
+        let mut results = link.call_all(calls).await?;
+        let forgotten = |result: &Result<Value, StoreError>| matches!(result, Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT");
+        let refused: Vec<usize> = (0..results.len())
+            .filter(|&i| forgotten(&results[i]))
+            .collect();
+        if !refused.is_empty() {
+            link.call(redis::cmd("SCRIPT").arg("LOAD").arg(self.source))
+                .await?;
+            let mut again = Pipeline::with_capacity(refused.len());
+            for (_, call) in calls
+                .cmd_iter()
+                .enumerate()
+                .filter(|(i, _)| refused.binary_search(i).is_ok())
+            {
+                again.add_command(call.clone());
+            }
+            for (i, result) in refused.into_iter().zip(link.call_all(&again).await?) {
+                results[i] = result;
+            }
+        }
+        Ok(results)
     }
 
     /// What to say when a script answers something that it does not document.

@@ -110,7 +110,10 @@ impl Bucket {
             0 | 1 => Ok(()),
             answer => Err(StoreError::Reply {
                 verb: "take",
-                reply: format!("{answer}: bucket {} is not there", self.tag),
+                reply: format!(
+                    "{answer} (-1: bucket {} is not there, -2: id {} was used for other packets)",
+                    self.tag, transfer.id
+                ),
             }),
         }
     }

@@ -276,3 +276,73 @@ async fn a_hundred_thousand_dead_letters_are_listed_and_requeued() {
         started.elapsed()
     );
 }
+
+/// Two claims of one packet: the ack of the one that was paid used to delete the other's letter, and its discard left no trace.
+#[tokio::test]
+async fn a_conflict_keeps_its_letter_until_a_person_drops_the_claim_for_the_record() {
+    let server = Server::start(&["store.managed_nodes=1"]);
+    let rain = server.open_rain(10, 1_000).await;
+    let admin = server.admin();
+    let won = Raw::user(&server, "anna").await.grab(rain.get()).await;
+    server.until_settled(rain).await;
+    // A second claim of anna's packet turns up, as a node that lost its last writes could make one.
+    let url = format!("redis+unix://{}", server.addresses.nodes[0]);
+    let mut node = redis::Client::open(url)
+        .unwrap()
+        .get_multiplexed_async_connection()
+        .await
+        .unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("hb:*:winners")
+        .query_async(&mut node)
+        .await
+        .unwrap();
+    let claims = keys[0].replace("winners", "claims");
+    let claim = format!("{}:{}:ben", won.packet_id, won.cents);
+    let _: i64 = redis::cmd("LPUSH")
+        .arg(&claims)
+        .arg(&claim)
+        .query_async(&mut node)
+        .await
+        .unwrap();
+    let _: i64 = redis::cmd("HSET")
+        .arg(&keys[0])
+        .arg("ben")
+        .arg(format!("{}:{}", won.packet_id, won.cents))
+        .query_async(&mut node)
+        .await
+        .unwrap();
+    server
+        .until(rain, |rain| rain.live.is_some_and(|live| live.dead == 1))
+        .await;
+    assert!(
+        !admin.audit(rain).await.unwrap().balanced,
+        "two winners of one packet"
+    );
+    // anna's claim is settled once more: ben's letter stays.
+    let paid = format!("{}:{}:anna", won.packet_id, won.cents);
+    let _: i64 = redis::cmd("LPUSH")
+        .arg(&claims)
+        .arg(&paid)
+        .query_async(&mut node)
+        .await
+        .unwrap();
+    server.until_settled(rain).await;
+    let letters = admin
+        .dead_letters(Some(rain), Some("conflict"), None, 10)
+        .await
+        .unwrap()
+        .dead_letters;
+    assert_eq!((letters.len(), letters[0].user.as_str()), (1, "ben"));
+    let dropped = admin
+        .discard(letters[0].packet_id, "a node lost its last writes")
+        .await
+        .unwrap();
+    assert!(!dropped.returned);
+    assert!(
+        admin.audit(rain).await.unwrap().balanced,
+        "the record explains it"
+    );
+    admin.close_rain(rain).await.unwrap_err(); // eleven packets in pools and winners: a person must look
+    assert_eq!(admin.account("user:ben").await.ok(), None);
+}

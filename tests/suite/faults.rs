@@ -187,7 +187,10 @@ async fn a_full_disk_under_sqlite_delays_credits_and_loses_none() {
     let told = people.end().await;
     assert!(told.len() > 1_000, "grabs do not need the ledger");
     eventually("the settler to notice", async || {
-        server.log().contains("the ledger is away").then_some(())
+        server
+            .log()
+            .contains("is away; claims wait in Redis")
+            .then_some(())
     })
     .await;
     std::fs::remove_file(&ballast).unwrap();

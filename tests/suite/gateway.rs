@@ -128,13 +128,19 @@ async fn tokens_that_are_missing_expired_forged_or_foreign_are_told_apart() {
         (foreign, CloseCode::TokenInvalid),
     ] {
         let mut raw = Raw::connect(&server).await;
-        raw.send(Request::Hello(Hello { token, protocol: 1 })).await;
+        raw.send(Request::Hello(Hello {
+            token,
+            protocol: 1,
+            last_message_id: 0,
+        }))
+        .await;
         assert_eq!(raw.gone().await.0, code);
     }
     let mut raw = Raw::connect(&server).await;
     raw.send(Request::Hello(Hello {
         token: server.token("anna"),
         protocol: 9,
+        last_message_id: 0,
     }))
     .await;
     let (code, reason) = raw.gone().await;
@@ -150,6 +156,7 @@ async fn frames_that_are_too_long_garbage_unknown_or_out_of_order_are_refused_on
         request: Some(Request::Hello(Hello {
             token: server.token("anna"),
             protocol: 1,
+            last_message_id: 0,
         })),
     });
     let grab = frame::encode(&ClientFrame {
@@ -233,6 +240,7 @@ async fn more_connections_than_allowed_are_sent_away() {
         raw.send(Request::Hello(Hello {
             token: server.token("c"),
             protocol: 1,
+            last_message_id: 0,
         }))
         .await;
         matches!(raw.receive().await?.message, Some(Message::Welcome(_))).then_some(())

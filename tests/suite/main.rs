@@ -6,12 +6,16 @@ mod support;
 
 /// The admin API and the command line.
 mod admin;
+/// A company's HTTP balance system that misbehaves on command.
+mod balance;
 /// Claims that wait for a person.
 mod dead_letters;
 /// Stores that go away, fill up, forget; settlers that freeze.
 mod faults;
 /// The wire: what a phone may send, and what it must not.
 mod gateway;
+/// What a user is told after the credit, whoever dies in between.
+mod inbox;
 /// Who may work at something now.
 mod leases;
 /// Every promise of the ledger, on both stores.

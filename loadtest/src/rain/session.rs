@@ -86,6 +86,7 @@ impl Crew {
                 let last = 2 + number % self.sources;
                 IpAddr::V4(Ipv4Addr::new(127, 0, 0, last as u8))
             }),
+            last_message_id: 0,
         }
     }
 }
@@ -252,6 +253,7 @@ impl Person<'_> {
             Event::Connected { .. }
             | Event::Lost { .. }
             | Event::RainAnnounced(_)
+            | Event::PacketCredited { .. }
             | Event::Skipped(_) => None,
         }
     }

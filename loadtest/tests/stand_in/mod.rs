@@ -14,8 +14,8 @@ use bytes::BytesMut;
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{
-    ClientFrame, CloseCode, GrabResult, Outcome, Pong, RainClosed, RainOpened, RainSoldOut,
-    Refused, ServerFrame, Watching, Welcome, frame,
+    ClientFrame, CloseCode, GrabResult, InboxPage, Outcome, Pong, RainClosed, RainOpened,
+    RainSoldOut, Refused, ServerFrame, Watching, Welcome, frame,
 };
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use prost::Message as _;
@@ -213,6 +213,7 @@ fn answer(engine: &Shared, user: &mut String, request: Request, id: u64) -> Vec<
             frames
         }
         Request::Grab(_) => vec![(id, Message::GrabResult(engine.grab(user)))],
+        Request::Inbox(_) => vec![(id, Message::InboxPage(InboxPage::default()))],
     }
 }
 

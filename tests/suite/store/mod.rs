@@ -1,5 +1,7 @@
 /// Leases, retries, burials.
 mod claims;
+/// Messages to users.
+mod inbox;
 /// Random operations on a bucket and on a model of it.
 mod model;
 

@@ -6,11 +6,14 @@ use hongbao::config::{self, Settings};
 use hongbao::ledger::Ledger;
 use hongbao::rain::split::{Rule, Seed, Split};
 use hongbao::rain::{Cents, Durability, NewRain, Rain, RainId, State, Window};
+use hongbao::settle;
 use hongbao::steward::Steward;
 use hongbao::steward::audit::{Report, audit};
 use hongbao::store::bucket::Bucket;
 use hongbao::store::{Store, bucket_of, grab, script};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::redis::{Redis, settings};
 
@@ -20,6 +23,8 @@ pub struct Bench {
     pub ledger: Ledger,
     pub steward: Steward,
     pub settings: Settings,
+    /// Of each rain; bucket *b* lies on node *b mod N*.
+    pub buckets: u32,
     _dir: TempDir,
 }
 
@@ -50,12 +55,30 @@ impl Bench {
             ledger,
             steward,
             settings,
+            buckets: nodes as u32,
             _dir: dir,
         }
     }
 
     pub fn settle(&self) -> &config::Settle {
         &self.settings.settle
+    }
+
+    /// Settlers at work until `done` is over.
+    pub async fn settling<T>(&self, done: impl Future<Output = T>) -> T {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        settle::start(
+            self.settle(),
+            self.store.clone(),
+            self.ledger.clone(),
+            &tasks,
+            &stop,
+        );
+        let result = done.await;
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        result
     }
 
     /// Funded, not loaded.
@@ -84,7 +107,7 @@ impl Bench {
             durability: Durability::Memory,
             refund_after_ms: 0,
         };
-        let salts = |id| self.store.salts(id, self.nodes.len() as u32);
+        let salts = |id| self.store.salts(id, self.buckets);
         self.ledger
             .create_rain(&new, Seed([7; 32]), 0, None, salts)
             .await

@@ -7,10 +7,14 @@ use std::time::Duration;
 use hongbao::client::admin::{Audit, Winner};
 use hongbao::client::{BackoffBounds, Client, Login, Settings};
 use hongbao::rain::{RainId, State};
-use hongbao::wire::Outcome;
+use hongbao::wire::client_frame::Request;
+use hongbao::wire::inbox_message::Contents;
+use hongbao::wire::server_frame::Message;
+use hongbao::wire::{Inbox, Outcome};
 use tokio::sync::{Mutex, Notify};
 
 use super::server::Server;
+use super::wire::Raw;
 use super::{PATIENCE, eventually};
 
 /// What the people of a rain were told: user → packet and cents.
@@ -140,5 +144,31 @@ pub async fn assert_paid(server: &Server, rain: RainId, told: &Told) -> Audit {
         );
     }
     assert_eq!(paid.len(), told.len(), "everybody who was paid was told");
+    // Some stand for all.
+    let some = told.iter().take(30);
+    messages_are_right(server, some).await.unwrap();
     audit
+}
+
+/// One message in the inbox of each, about exactly what was paid.
+pub async fn messages_are_right(
+    server: &Server,
+    paid: impl Iterator<Item = (&String, &(u64, i64))>,
+) -> Result<(), String> {
+    for (user, win) in paid {
+        let mut session = Raw::user(server, user).await;
+        let Message::InboxPage(page) = session.ask(Request::Inbox(Inbox::default())).await else {
+            return Err(format!("{user} has no inbox"));
+        };
+        let contents = page.messages.into_iter().map(|message| message.contents);
+        match &contents.collect::<Vec<_>>()[..] {
+            [Some(Contents::PacketCredited(told))] if (told.packet_id, told.cents) == *win => {}
+            other => {
+                return Err(format!(
+                    "{user} was paid {win:?} and has messages {other:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
 }

@@ -1,5 +1,7 @@
 /// Store, ledger and steward in this process.
 pub mod bench;
+/// A company's balance system that misbehaves on command.
+pub mod company;
 /// People who tap.
 pub mod crowd;
 /// A private PostgreSQL for the test process.

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 pub struct Redis {
     child: Child,
-    arguments: Vec<String>,
     dir: TempDir,
+    arguments: Vec<String>,
     pub port: u16,
 }
 
@@ -33,8 +33,8 @@ impl Redis {
             let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
             let mut redis = Redis {
                 child: spawn(port, &dir, &arguments),
-                arguments,
                 dir,
+                arguments,
                 port,
             };
             if redis.answers().await {
@@ -58,11 +58,15 @@ impl Redis {
         let _ = self.child.wait();
     }
 
-    /// Starts it again, after a kill, on the same files and port.
+    /// Starts it again on its port and its files.
     pub async fn restart(&mut self) {
         self.kill();
         self.child = spawn(self.port, &self.dir, &self.arguments);
-        assert!(self.answers().await, "redis-server does not start again");
+        assert!(
+            self.answers().await,
+            "redis-server does not start again on port {}",
+            self.port
+        );
     }
 
     pub async fn call(&self, command: &[&str]) -> Value {

@@ -86,6 +86,7 @@ impl Raw {
         self.ask(Request::Hello(Hello {
             token: token.into(),
             protocol: 1,
+            last_message_id: 0,
         }))
         .await
     }

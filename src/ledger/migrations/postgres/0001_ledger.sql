@@ -157,3 +157,20 @@ CREATE TRIGGER rains_delete BEFORE DELETE OR TRUNCATE ON rains
 FOR EACH STATEMENT EXECUTE FUNCTION refuse('a rain is never deleted');
 
 INSERT INTO accounts (name) VALUES ('deposits');
+
+-- Claims that a person gave up although their packet was paid to another claim: no money moves, but nothing is dropped without a trace.
+
+CREATE TABLE dropped_claims (
+    packet_id BIGINT NOT NULL,
+    user_id   TEXT COLLATE "C" NOT NULL,
+    cents     BIGINT NOT NULL,
+    reason    TEXT   NOT NULL,
+    at_ms     BIGINT NOT NULL,
+    PRIMARY KEY (packet_id, user_id)
+);
+
+CREATE TRIGGER dropped_claims_update BEFORE UPDATE ON dropped_claims
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse('a dropped claim is never changed');
+
+CREATE TRIGGER dropped_claims_delete BEFORE DELETE OR TRUNCATE ON dropped_claims
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse('a dropped claim is never deleted');

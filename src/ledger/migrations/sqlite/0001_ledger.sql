@@ -161,3 +161,24 @@ BEGIN
 END;
 
 INSERT INTO accounts (name) VALUES ('deposits');
+
+-- Claims that a person gave up although their packet was paid to another claim: no money moves, but nothing is dropped without a trace.
+
+CREATE TABLE dropped_claims (
+    packet_id INTEGER NOT NULL,
+    user_id   TEXT    NOT NULL,
+    cents     INTEGER NOT NULL,
+    reason    TEXT    NOT NULL,
+    at_ms     INTEGER NOT NULL,
+    PRIMARY KEY (packet_id, user_id)
+) STRICT;
+
+CREATE TRIGGER dropped_claims_update BEFORE UPDATE ON dropped_claims
+BEGIN
+    SELECT RAISE(ABORT, 'a dropped claim is never changed');
+END;
+
+CREATE TRIGGER dropped_claims_delete BEFORE DELETE ON dropped_claims
+BEGIN
+    SELECT RAISE(ABORT, 'a dropped claim is never deleted');
+END;
