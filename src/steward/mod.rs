@@ -125,33 +125,44 @@ impl Steward {
 
     /// Waits until no other steward is at work on the rain, then takes a step each round, until there are no more rounds or the lease is lost.
     ///
-    /// The lease spares work, no more. Its fencing number is not passed on, since what a late steward does is refused or changes nothing
-    /// anyway: the rain's version guards record, gates and snapshot, a closed gate stays closed, chunks are numbered, transfers,
-    /// credits and the refund have ids.
+    /// The lease spares work, no more. While its node is away the rain is worth more than work done twice, and goes on without it. Its
+    /// fencing number is not passed on, since what a late steward does is refused or changes nothing anyway: the rain's version guards
+    /// record, gates and snapshot, a closed gate stays closed, chunks are numbered, transfers, credits and the refund have ids.
     async fn tend(&self, id: RainId, leases: &FencedLeases, mut records: watch::Receiver<Rain>) {
+        let name = keys::rain_lease(id);
+        let mut warned = false;
         loop {
-            let lease = match leases.acquire(&keys::rain_lease(id), Wait::ForEver).await {
+            let lease = match leases.acquire(&name, Wait::ForEver).await {
                 Ok(Some(lease)) => lease,
                 // Nobody gives up who waits for ever; should that change, the next round begins anew.
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(rain = %id, %error, "a rain's lease cannot be had");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    if !std::mem::replace(&mut warned, true) {
+                        tracing::warn!(rain = %id, %error, "no lease can be had: the rain goes on without");
+                    }
+                    if !self.next_step(&mut records).await {
+                        return;
+                    }
                     continue;
                 }
             };
+            warned = false;
             tracing::debug!(rain = %id, fence = %lease.fence(), "at work on a rain");
-            let work = async {
-                while records.changed().await.is_ok() {
-                    let rain = records.borrow_and_update().clone();
-                    self.step(rain).await;
-                }
-            };
-            match lease.lost().run_until_cancelled(work).await {
-                Some(()) => return,
-                None => tracing::warn!(rain = %id, "the rain is left to whoever gets its lease"),
+            let work = async { while self.next_step(&mut records).await {} };
+            if lease.lost().run_until_cancelled(work).await.is_some() {
+                return;
             }
         }
+    }
+
+    /// A step by the record of the next round; `false` if there is none any more.
+    async fn next_step(&self, records: &mut watch::Receiver<Rain>) -> bool {
+        let listed = records.changed().await.is_ok();
+        if listed {
+            let rain = records.borrow_and_update().clone();
+            self.step(rain).await;
+        }
+        listed
     }
 
     /// One step, and a rest if it failed.

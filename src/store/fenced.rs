@@ -208,8 +208,8 @@ impl FencedLeases {
         }
     }
 
-    /// The lease, or `None` when somebody else had it for as long as we were willing to wait. A node that is away is waited for like a
-    /// holder; only [`Wait::GiveUpAtOnce`] reports it.
+    /// The lease, or `None` when somebody else had it for as long as we were willing to wait. A node that is away is an error,
+    /// not a holder to wait for: whoever wants the lease knows what that is worth.
     pub async fn acquire(&self, name: &str, wait: Wait) -> Result<Option<FencedLease>, StoreError> {
         let mut seeker = Seeker {
             lease: NamedLease::new(self.store.clone(), name),
@@ -287,22 +287,12 @@ impl Seeker {
         loop {
             // Before the question: a release between the answer and the wait is heard.
             let released = free.notified();
-            let rest = match self.ask().await {
-                Ok((Answer::Held(fence), asked)) => return Ok((fence, asked)),
+            let rest = match self.ask().await? {
+                (Answer::Held(fence), asked) => return Ok((fence, asked)),
                 // A millisecond more, since the node rounds.
-                Ok((Answer::Taken { left, .. }, _)) => {
+                (Answer::Taken { left, .. }, _) => {
                     left.unwrap_or(self.terms.length) + Duration::from_millis(1)
                 }
-                Err(
-                    StoreError::Down { .. } | StoreError::Unknown { .. } | StoreError::Unfit { .. },
-                ) => self.lease.probe_interval(),
-                Err(
-                    error @ (StoreError::Refused { .. }
-                    | StoreError::Reply { .. }
-                    | StoreError::Foreign { .. }
-                    | StoreError::Address { .. }
-                    | StoreError::Managed { .. }),
-                ) => return Err(error),
             };
             let _ = tokio::time::timeout(rest, released).await;
         }

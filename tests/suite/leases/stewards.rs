@@ -57,6 +57,45 @@ async fn a_steward_leaves_a_rain_alone_until_its_lease_is_free() {
     mine.end().await;
 }
 
+#[tokio::test]
+async fn a_rain_whose_lease_lies_on_a_dead_node_is_not_left_alone() {
+    let mut bench = Bench::new(2).await;
+    let rain = bench.ready(200, 20_000).await;
+    let name = keys::rain_lease(rain.id);
+    let node = even_owner(slot_of(&keys::lease(&name)[0]), 2);
+    let mut settings = bench.settings.steward.clone();
+    settings.lease = LeaseTerms {
+        length: Duration::from_secs(1),
+        renew_interval: Duration::from_millis(200),
+        margin: Duration::from_millis(200),
+    };
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let steward = Steward::new(&settings, bench.store.clone(), bench.ledger.clone());
+    steward::start(Arc::new(steward), &tasks, &stop);
+    eventually("a steward at work", async || {
+        held(&bench.nodes[node], &name).await
+    })
+    .await;
+    bench.nodes[node].kill();
+    tokio::time::sleep(settings.lease.length).await; // by then the lease is lost; nobody outside the steward can see it
+    // Opened so long ago that it is time to close: that much can be done on one node.
+    let opened = hongbao::clock::now_ms() - rain.window.duration_ms - 1;
+    bench.ledger.open_rain(rain.id, opened).await.unwrap();
+    eventually("the end of the rain's time", async || {
+        (bench.rain(rain.id).await.state == State::Closed).then_some(())
+    })
+    .await;
+    bench.nodes[node].restart().await;
+    eventually("the end of the rain", async || {
+        (bench.rain(rain.id).await.state == State::Finished).then_some(())
+    })
+    .await;
+    assert!(bench.audit(rain.id).await.balanced);
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
+}
+
 /// A process that is a steward and nothing else.
 fn steward_process(bench: &Bench, ledger: &str, terms: &[&str]) -> Server {
     let urls: Vec<String> = bench.nodes.iter().map(|node| node.url()).collect();
