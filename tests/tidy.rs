@@ -26,7 +26,7 @@ fn files(dir: &str, ending: &str) -> Vec<(PathBuf, String)> {
 }
 
 fn rust() -> Vec<(PathBuf, String)> {
-    ["src", "loadtest", "tests", "proto", "examples"]
+    ["src", "loadtest", "tests", "proto"]
         .into_iter()
         .flat_map(|dir| files(dir, "rs"))
         .collect()

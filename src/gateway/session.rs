@@ -368,7 +368,8 @@ impl Session {
 
     /// Appends an encoded frame that is shared by many sessions.
     pub fn send_bytes(self: &Rc<Self>, worker: &Worker, frame: &[u8]) {
-        if self.gone.get() {
+        // Nothing follows a GoAway: what is pushed now is in the inbox, or told at the next Watch.
+        if self.gone.get() || self.closing.get().is_some() {
             return;
         }
         self.out.borrow_mut().extend_from_slice(frame);
