@@ -193,6 +193,19 @@ pub struct Steward {
     /// How long the keys of a finished rain stay in Redis.
     pub keep_keys: Duration,
     pub durability: Durability,
+    /// Of the lease that the steward at work on a rain holds.
+    pub lease: LeaseTerms,
+}
+
+/// How long a named lease lasts, and who must do what before it runs out.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseTerms {
+    /// Unless it is renewed: what a successor waits after a crash.
+    pub length: Duration,
+    /// How often the holder renews it.
+    pub renew_interval: Duration,
+    /// A holder that could not renew is told this long before the lease runs out: time to stop, and room for clocks that run unevenly.
+    pub margin: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -265,6 +278,11 @@ impl Settings {
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
                 keep_keys: r.ms("steward.keep_keys_ms", 604_800_000, 1_000..=31_536_000_000),
                 durability: r.parsed("steward.durability", Durability::Memory),
+                lease: LeaseTerms {
+                    length: r.ms("steward.lease_ms", 5_000, 200..=3_600_000),
+                    renew_interval: r.ms("steward.lease_renew_ms", 1_500, 10..=3_600_000),
+                    margin: r.ms("steward.lease_margin_ms", 500, 10..=600_000),
+                },
             },
             admin: Admin {
                 listen: r.parsed("admin.listen", SocketAddr::from(([127, 0, 0, 1], 7701))),
@@ -433,6 +451,16 @@ impl Settings {
             let problem = "must be at least five times store.call_timeout_ms, or live settlers lose their leases";
             r.fault("settle.lease_ms", problem.into());
         }
+        let lease = &self.steward.lease;
+        let needed = lease.renew_interval + self.store.call_timeout + lease.margin;
+        if lease.length <= needed {
+            let problem = format!(
+                "must be more than steward.lease_renew_ms, store.call_timeout_ms and steward.lease_margin_ms together, {} ms, or one \
+                 call that is not answered loses the lease",
+                needed.as_millis()
+            );
+            r.fault("steward.lease_ms", problem);
+        }
         if let Balance::Http(http) = &self.ledger.balance
             && http.timeout * 3 > self.settle.lease
         {
@@ -574,6 +602,10 @@ mod tests {
         assert!(
             faults(Sources::default().flags(["steward.durability=fsync"]))
                 .contains("managed_appendfsync")
+        );
+        assert!(
+            faults(Sources::default().flags(["steward.lease_ms=3000"]))
+                .contains("one call that is not answered loses the lease")
         );
         assert!(
             faults(Sources::default().flags(["server.roles=[\"cook\"]"]))

@@ -32,6 +32,10 @@ impl Mortal {
             "store.managed_nodes=1",
             "settle.lease_ms=5000",
             "settle.retry_base_ms=10",
+            // Who starts again waits until the lease of the dead steward runs out.
+            "steward.lease_ms=1500",
+            "steward.lease_renew_ms=200",
+            "steward.lease_margin_ms=200",
         ];
         if needs_dead_letters(point) {
             // Nobody has an account, so every claim is buried.

@@ -1,7 +1,7 @@
 //! The steward moves every rain through its life: load, open, close, refund, finish.
 //!
 //! It holds no state that matters: each round reads the records, does the next step of each rain, and may die anywhere. Every step is idempotent, so two
-//! stewards at work on one rain waste time and nothing else.
+//! stewards at work on one rain waste time and nothing else; a lease by rain spares them that.
 
 /// The next step of one rain.
 mod advance;
@@ -14,17 +14,19 @@ mod load;
 /// What is left goes back to the sponsor.
 mod refund;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::ledger::{Ledger, LedgerError};
 use crate::rain::{Rain, RainId};
-use crate::store::{Store, StoreError};
+use crate::store::fenced::{FencedLeases, Wait};
+use crate::store::{Store, StoreError, keys};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StewardError {
@@ -45,31 +47,6 @@ struct Applied {
     audit_after: Option<Instant>,
 }
 
-/// A rain that has a task at work; dropped with it, however it ends.
-struct Busy {
-    rain: RainId,
-    all: Arc<Mutex<HashSet<RainId>>>,
-}
-
-impl Busy {
-    fn begin(rain: RainId, all: &Arc<Mutex<HashSet<RainId>>>) -> Option<Busy> {
-        let begun = all.lock().expect("no panic under this lock").insert(rain);
-        begun.then(|| Busy {
-            rain,
-            all: all.clone(),
-        })
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.all
-            .lock()
-            .expect("no panic under this lock")
-            .remove(&self.rain);
-    }
-}
-
 pub struct Steward {
     settings: config::Steward,
     store: Arc<Store>,
@@ -77,11 +54,13 @@ pub struct Steward {
     applied: Mutex<HashMap<RainId, Applied>>,
 }
 
-/// Starts the steward's rounds. They end when `stop` is cancelled, within one step.
+/// Starts the steward's rounds. They end when `stop` is cancelled, within one step; then the leases are released.
 pub fn start(steward: Arc<Steward>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (tracker, stop) = (tasks.clone(), stop.clone());
+    let terms = steward.settings.lease;
+    let leases = FencedLeases::new(steward.store.clone(), terms, tasks, &stop);
     tasks.spawn(async move {
-        stop.run_until_cancelled(steward.run(tracker, stop.clone()))
+        stop.run_until_cancelled(steward.run(leases, tracker, stop.clone()))
             .await;
     });
 }
@@ -97,9 +76,15 @@ impl Steward {
         }
     }
 
-    /// One task for each rain that has something to do, so that loading a big one delays no other.
-    async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
-        let at_work: Arc<Mutex<HashSet<RainId>>> = Arc::default();
+    /// One task for each rain that has something to do, so that loading a big one delays no other. Each round hands it the rain's record.
+    async fn run(
+        self: Arc<Self>,
+        leases: FencedLeases,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) {
+        let leases = Arc::new(leases);
+        let mut tended: HashMap<RainId, watch::Sender<Rain>> = HashMap::new();
         let mut round = tokio::time::interval(self.settings.interval);
         round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -116,18 +101,68 @@ impl Steward {
                 }
             };
             self.forget_finished(&rains);
+            // Without records a rain's task ends. One that is gone before its rain is started again.
+            tended.retain(|id, records| {
+                !records.is_closed() && rains.iter().any(|rain| rain.id == *id)
+            });
             for rain in rains {
-                // No place: its task from an earlier round is still at work.
-                let Some(busy) = Busy::begin(rain.id, &at_work) else {
+                let id = rain.id;
+                if let Some(records) = tended.get(&id) {
+                    records.send_replace(rain);
                     continue;
-                };
-                let (steward, stop) = (self.clone(), stop.clone());
+                }
+                let (records, mut of_rain) = watch::channel(rain);
+                of_rain.mark_changed();
+                tended.insert(id, records);
+                let (steward, leases, stop) = (self.clone(), leases.clone(), stop.clone());
                 tasks.spawn(async move {
-                    stop.run_until_cancelled(steward.step(rain)).await;
-                    drop(busy);
+                    stop.run_until_cancelled(steward.tend(id, &leases, of_rain))
+                        .await;
                 });
             }
         }
+    }
+
+    /// Waits until no other steward is at work on the rain, then takes a step each round, until there are no more rounds or the lease is lost.
+    ///
+    /// The lease spares work, no more. While its node is away the rain is worth more than work done twice, and goes on without it. Its
+    /// fencing number is not passed on, since what a late steward does is refused or changes nothing anyway: the rain's version guards
+    /// record, gates and snapshot, a closed gate stays closed, chunks are numbered, transfers, credits and the refund have ids.
+    async fn tend(&self, id: RainId, leases: &FencedLeases, mut records: watch::Receiver<Rain>) {
+        let name = keys::rain_lease(id);
+        let mut warned = false;
+        loop {
+            let lease = match leases.acquire(&name, Wait::ForEver).await {
+                Ok(Some(lease)) => lease,
+                // Nobody gives up who waits for ever; should that change, the next round begins anew.
+                Ok(None) => return,
+                Err(error) => {
+                    if !std::mem::replace(&mut warned, true) {
+                        tracing::warn!(rain = %id, %error, "no lease can be had: the rain goes on without");
+                    }
+                    if !self.next_step(&mut records).await {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            warned = false;
+            tracing::debug!(rain = %id, fence = %lease.fence(), "at work on a rain");
+            let work = async { while self.next_step(&mut records).await {} };
+            if lease.lost().run_until_cancelled(work).await.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// A step by the record of the next round; `false` if there is none any more.
+    async fn next_step(&self, records: &mut watch::Receiver<Rain>) -> bool {
+        let listed = records.changed().await.is_ok();
+        if listed {
+            let rain = records.borrow_and_update().clone();
+            self.step(rain).await;
+        }
+        listed
     }
 
     /// One step, and a rest if it failed.

@@ -101,6 +101,23 @@ pub const RAINS: &str = "hb:rains";
 /// Channel on which a rain's id is published when its snapshot changes.
 pub const RAIN_CHANNEL: &str = "hb:rains";
 
+/// The two keys of a named lease share the name's tag: STRING fencing number and holder, which expires with the lease, and STRING the
+/// fencing number given last, which outlives it.
+pub fn lease(name: &str) -> [String; 2] {
+    [
+        format!("hb:lease:{{{name}}}"),
+        format!("hb:lease:{{{name}}}:fence"),
+    ]
+}
+
+/// The name of the lease of the steward that is at work on a rain.
+pub fn rain_lease(id: RainId) -> String {
+    format!("rain:{id}")
+}
+
+/// Channel on which the name of a lease is published when it is released.
+pub const LEASE_CHANNEL: &str = "hb:leases";
+
 /// Channel on which settlers tell the gateways who was credited.
 pub const CREDITED_CHANNEL: &str = "hb:credited";
 
@@ -127,6 +144,8 @@ mod tests {
         for key in BucketKeys::new(&tag).all() {
             assert_eq!(slot_of(key), tag.slot(), "{key}");
         }
+        let [held, fence] = lease("rain:7");
+        assert_eq!(slot_of(&held), slot_of(&fence));
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub mod bucket;
 pub mod dead;
 /// The published snapshots of rains.
 pub mod directory;
+/// Leases by name, with fencing numbers: who may work at something now.
+pub mod fenced;
 /// A batch of grabs: the call and the reading of its answer.
 pub mod grab;
 /// What a user is told: messages that stay, and news that pass.
@@ -181,7 +183,7 @@ impl Store {
         even_owner(slot, self.links.len())
     }
 
-    fn link_of(&self, key: &str) -> &Link {
+    fn link_of(&self, key: &str) -> &Arc<Link> {
         &self.links[self.node_of_slot(slot_of(key))]
     }
 

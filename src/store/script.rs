@@ -38,6 +38,9 @@ scripts! {
     GIVEN = "given";
     PUBLISH = "publish";
     INBOX = "inbox";
+    ACQUIRE = "acquire";
+    RENEW = "renew";
+    RELEASE = "release";
 }
 
 impl Script {

@@ -16,6 +16,8 @@ mod faults;
 mod gateway;
 /// What a user is told after the credit, whoever dies in between.
 mod inbox;
+/// Who may work at something now.
+mod leases;
 /// Every promise of the ledger, on both stores.
 mod ledger;
 /// Whole rains, with crashes in the middle.
