@@ -62,6 +62,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/rains/{id}/resume", post(rains::resume))
         .route("/rains/{id}/close", post(rains::close))
         .route("/rains/{id}/audit", get(rains::audit))
+        .route("/rains/{id}/repair", post(rains::repair))
         .route("/rains/{id}/winners", get(rains::winners))
         .route("/pipeline", get(pipeline::show))
         .route("/dead-letters", get(dead_letters::list))

@@ -335,6 +335,27 @@ pub async fn audit(State(admin): Shared, Path(id): Path<String>) -> Result<Json<
     ))
 }
 
+/// What a repair did; null when nothing was to be repaired.
+#[derive(Serialize)]
+pub struct Repaired {
+    repaired: Option<crate::steward::repair::Report>,
+}
+
+/// Compares buckets whose node came back as another process, or empty, with the ledger. The steward does it by itself; this does it now.
+pub async fn repair(
+    State(admin): Shared,
+    Path(id): Path<String>,
+) -> Result<Json<Repaired>, Problem> {
+    let rain = find(&admin, &id).await?;
+    if rain.state == rain::State::Finished {
+        let problem =
+            format!("rain {id} is finished: its keys expire, and the ledger has all of it");
+        return Err(Problem::new(409, "nothing to repair", &problem));
+    }
+    let repaired = admin.steward.repair(&rain).await?;
+    Ok(Json(Repaired { repaired }))
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WinnersPage {
