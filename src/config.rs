@@ -119,6 +119,12 @@ pub struct Gateway {
     pub in_flight_max: usize,
     /// Bytes waiting to be written to one session before it is closed as a slow reader.
     pub write_backlog_max: usize,
+    /// Requests in flight of one edge session; about 150 bytes each.
+    pub edge_in_flight_max: usize,
+    /// Like `write_backlog_max`, of an edge session: its answers come in bursts of a whole batch.
+    pub edge_write_backlog_max: usize,
+    /// Packets of one edge session whose credit is still to be pushed; about 30 bytes each.
+    pub edge_awaited_max: usize,
     /// Grabs waiting for one node in one worker; more are answered `BUSY`. About 100 bytes each.
     pub lane_queue_max: usize,
     /// Batches on their way to one node from one worker.
@@ -424,6 +430,13 @@ impl Settings {
                 64 * 1024,
                 1_024..=16 * 1024 * 1024,
             ),
+            edge_in_flight_max: r.count("gateway.edge_in_flight_max", 16_384, 1..=1_048_576),
+            edge_write_backlog_max: r.count(
+                "gateway.edge_write_backlog_max_bytes",
+                4 * 1024 * 1024,
+                1_024..=256 * 1024 * 1024,
+            ),
+            edge_awaited_max: r.count("gateway.edge_awaited_max", 262_144, 1..=16_777_216),
             lane_queue_max: r.count("gateway.lane_queue_max", 65_536, 1..=1_048_576),
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
             empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=1_000),

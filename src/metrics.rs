@@ -38,6 +38,21 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Connections closed by the gateway, by close code: rising codes tell what clients do wrong.",
     ),
     (
+        "hongbao_edge_sessions",
+        "gauge",
+        "Sessions of trusted servers that are open now.",
+    ),
+    (
+        "hongbao_in_flight_full_total",
+        "counter",
+        "Requests turned away because too many of their session were in flight, by kind of session: user, edge.",
+    ),
+    (
+        "hongbao_edge_awaited_dropped_total",
+        "counter",
+        "Credits that an edge session will not be told of since gateway.edge_awaited_max newer ones wait; they stand in the inboxes.",
+    ),
+    (
         "hongbao_grabs_total",
         "counter",
         "Grabs answered, by outcome.",
@@ -152,6 +167,10 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
 pub struct Metrics {
     pub sessions: Gauge,
     pub connections: Counter,
+    pub edge_sessions: Gauge,
+    pub in_flight_full: Counter,
+    pub edge_in_flight_full: Counter,
+    pub edge_awaited_dropped: Counter,
     outcomes: [Counter; 64],
     pub grab_seconds: Histogram,
     pub grab_batch_users: Histogram,
@@ -197,6 +216,10 @@ impl Metrics {
         Metrics {
             sessions: gauge!("hongbao_sessions"),
             connections: counter!("hongbao_connections_total"),
+            edge_sessions: gauge!("hongbao_edge_sessions"),
+            in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "user"),
+            edge_in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "edge"),
+            edge_awaited_dropped: counter!("hongbao_edge_awaited_dropped_total"),
             outcomes: std::array::from_fn(outcome),
             grab_seconds: histogram!("hongbao_grab_seconds"),
             grab_batch_users: histogram!("hongbao_grab_batch_users"),

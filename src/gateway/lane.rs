@@ -26,8 +26,19 @@ use crate::wire::Outcome;
 /// A grab on its way.
 pub struct Waiting {
     pub session: Rc<Session>,
+    /// Whom an edge session grabs for.
+    pub named: Option<String>,
     pub request_id: u64,
     pub since: Instant,
+}
+
+impl Waiting {
+    pub fn user(&self) -> &str {
+        match &self.named {
+            Some(name) => name,
+            None => self.session.user().map_or("", |user| user.as_str()),
+        }
+    }
 }
 
 /// What waits for one bucket.
@@ -116,11 +127,7 @@ impl Lane {
     }
 
     async fn send(&self, batch: &Queue) -> Result<String, StoreError> {
-        let users = batch
-            .waiting
-            .iter()
-            .filter_map(|grab| grab.session.user())
-            .map(|user| user.as_str());
+        let users = batch.waiting.iter().map(Waiting::user);
         let call = grab::call(&batch.rain.buckets[batch.bucket].keys, users);
         crate::crash::point("grab.before");
         let reply = script::GRAB.run(&self.link, &call).await?;
@@ -219,6 +226,9 @@ impl Lane {
             (None, _) => grab.session.forget(id),
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
+        if let Some(packet) = packet {
+            worker.await_credit(&grab.session, packet.id);
+        }
         grab.session.finished(worker);
     }
 }

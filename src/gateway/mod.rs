@@ -2,6 +2,8 @@
 
 /// What is answered without Redis.
 mod admission;
+/// Servers that grab for many users over one connection.
+mod edge;
 /// A user's messages: pages that are asked for, and pushes.
 mod inbox;
 /// Batches on their way to a node.

@@ -13,11 +13,25 @@ use crate::wire::CloseCode;
 /// Clocks of login service and gateway may differ by this much, seconds.
 const LEEWAY_SECONDS: u64 = 5;
 
+/// The word in a token's scope that makes its session an edge session.
+pub const EDGE_SCOPE: &str = "edge";
+
 #[derive(Serialize, Deserialize)]
 struct Payload {
     sub: String,
     /// Seconds since 1970.
     exp: u64,
+    /// Words between blanks.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    scope: String,
+}
+
+/// Who a token speaks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub user: UserId,
+    /// `user` is a trusted server that grabs for others.
+    pub edge: bool,
 }
 
 /// The keys that tokens may be signed with, by `kid`.
@@ -44,8 +58,8 @@ impl TokenKeys {
         }
     }
 
-    /// The user that a token speaks for.
-    pub fn verify(&self, token: &str) -> Result<UserId, TokenError> {
+    /// Who a token speaks for.
+    pub fn verify(&self, token: &str) -> Result<Identity, TokenError> {
         let refused = |code, reason: String| TokenError { code, reason };
         if token.is_empty() {
             return Err(refused(
@@ -83,19 +97,37 @@ impl TokenKeys {
                     ),
                 }
             })?;
-        UserId::new(&payload.claims.sub)
-            .map_err(|error| refused(CloseCode::TokenInvalid, error.to_string()))
+        let user = UserId::new(&payload.claims.sub)
+            .map_err(|error| refused(CloseCode::TokenInvalid, error.to_string()))?;
+        let edge = payload
+            .claims
+            .scope
+            .split_ascii_whitespace()
+            .any(|word| word == EDGE_SCOPE);
+        Ok(Identity { user, edge })
     }
 }
 
 /// Makes an HS256 token for `user` that is valid for `lifetime`: for the command line, tests and trying things out.
 pub fn issue(user: &UserId, kid: &str, secret: &[u8], lifetime: Duration) -> String {
+    issue_scoped(user, "", kid, secret, lifetime)
+}
+
+/// The same with a scope, like [`EDGE_SCOPE`].
+pub fn issue_scoped(
+    user: &UserId,
+    scope: &str,
+    kid: &str,
+    secret: &[u8],
+    lifetime: Duration,
+) -> String {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let payload = Payload {
         sub: user.to_string(),
         exp: (now + lifetime).as_secs(),
+        scope: scope.to_owned(),
     };
     let header = Header {
         kid: Some(kid.to_owned()),
@@ -122,8 +154,21 @@ mod tests {
     #[test]
     fn a_token_speaks_for_its_user() {
         let anna = UserId::new("anna").unwrap();
-        let token = issue(&anna, "default", SECRET, HOUR);
-        assert_eq!(TokenKeys::hs256("default", SECRET).verify(&token), Ok(anna));
+        let keys = TokenKeys::hs256("default", SECRET);
+        for (scope, edge) in [
+            ("", false),
+            ("edge", true),
+            ("openid edge", true),
+            ("edges", false),
+            ("no-edge", false),
+        ] {
+            let token = issue_scoped(&anna, scope, "default", SECRET, HOUR);
+            let identity = Identity {
+                user: anna.clone(),
+                edge,
+            };
+            assert_eq!(keys.verify(&token), Ok(identity), "{scope}");
+        }
     }
 
     #[test]
@@ -142,6 +187,7 @@ mod tests {
         let old = Payload {
             sub: "anna".into(),
             exp: 1_000_000_000,
+            scope: String::new(),
         };
         let header = Header {
             kid: Some("default".into()),
@@ -163,6 +209,7 @@ mod tests {
         let payload = Payload {
             sub: "anna".into(),
             exp: 9_999_999_999,
+            scope: String::new(),
         };
         let other =
             jsonwebtoken::encode(&header, &payload, &EncodingKey::from_secret(SECRET)).unwrap();
@@ -170,6 +217,7 @@ mod tests {
         let bad_user = Payload {
             sub: "two words".into(),
             exp: 9_999_999_999,
+            scope: String::new(),
         };
         let header = Header {
             kid: Some("default".into()),

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::edge::Edges;
 use super::lane::Lane;
 use super::rains::{Push, RainView, Rains};
 use super::rooms::Rooms;
@@ -68,6 +69,7 @@ pub struct Worker {
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
     pub(super) users: Users,
+    pub(super) edges: Edges,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     /// Sessions with something to write.
     pub(super) dirty: RefCell<Vec<Rc<Session>>>,
@@ -129,6 +131,7 @@ impl Worker {
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
             users: Users::default(),
+            edges: Edges::default(),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into()),
             dirty: RefCell::default(),
             in_flight: Cell::new(0),
@@ -220,6 +223,7 @@ impl Worker {
         session.abandon();
         self.rooms.leave(session);
         self.users.leave(session);
+        self.edges.leave(session);
         if self.sessions.borrow_mut().remove(&session.id).is_some() {
             if session.counted.get() {
                 self.connections.fetch_sub(1, Ordering::Relaxed);

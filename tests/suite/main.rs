@@ -10,6 +10,8 @@ mod admin;
 mod balance;
 /// Claims that wait for a person.
 mod dead_letters;
+/// Trusted servers that grab for many users over one connection.
+mod edge;
 /// Stores that go away, fill up, forget; settlers that freeze.
 mod faults;
 /// The wire: what a phone may send, and what it must not.

@@ -186,6 +186,7 @@ fn answer(engine: &Shared, user: &mut String, request: Request, id: u64) -> Vec<
                         user: user.clone(),
                         server_time_ms: now_ms(),
                         heartbeat_interval_ms: 10_000,
+                        ..Welcome::default()
                     };
                     vec![(id, Message::Welcome(welcome))]
                 }
