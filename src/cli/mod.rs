@@ -172,6 +172,12 @@ fn token_command(
     lifetime: u64,
     edge: bool,
 ) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &settings.tokens.keys_file {
+        anyhow::bail!(
+            "tokens.keys_file is {}: your login service makes the tokens",
+            file.display()
+        );
+    }
     let path = &settings.tokens.secret_file;
     let text = std::fs::read_to_string(path).map_err(|error| {
         anyhow::anyhow!(

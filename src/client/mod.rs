@@ -47,6 +47,8 @@ mod events;
 mod grab;
 /// The user's messages, each once and in order.
 mod inbox;
+/// A new token before the old one expires.
+mod renewal;
 /// What the handle and the driver of a session share.
 mod state;
 
@@ -215,15 +217,10 @@ impl Settings {
             ..Settings::new(gateways)
         }
     }
-
-    /// Bytes that the socket did not take. A gateway that stops reading for that long is not worth waiting for: a request is below 160 bytes,
-    /// Hello with its token below 4 KiB.
-    fn unsent_max(&self) -> usize {
-        (self.in_flight_max * 160).max(64 * 1024)
-    }
 }
 
-/// Asked for a token at every connect, so an expired one can be replaced.
+/// Asked for a token at every connect and some time before the last one expires; called by the driver, so it must not block. A session that has expired
+/// ends for good only if the token is still the same.
 pub type TokenSource = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// What one session brings along.

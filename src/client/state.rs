@@ -12,13 +12,19 @@ use tokio::time::{Instant, timeout_at};
 use super::clock::ServerClock;
 use super::events::{Event, EventQueue};
 use super::inbox::Reader;
+use super::renewal::Renewal;
 use super::{ClientError, Refusal, Settings, Stats};
 use crate::rain::UserId;
 use crate::wire::client_frame::Request;
 use crate::wire::inbox_message::Contents;
 use crate::wire::server_frame::Message;
-use crate::wire::{ClientFrame, InboxMessage, InboxPage, Ping, Watch, Welcome, frame};
+use crate::wire::{ClientFrame, InboxMessage, InboxPage, Ping, Refresh, Watch, Welcome, frame};
 
+/// Bytes that the socket did not take. A gateway that stops reading for that long is not worth waiting for: all requests in flight together
+/// are a few hundred bytes, Hello with its token below 4 KiB.
+const UNSENT_MAX: usize = 64 * 1024;
+/// Of a session that gathers its requests, this many bytes for each in flight: a grab for a user with a long name.
+const REQUEST_MAX: usize = 160;
 /// When Welcome names no heartbeat interval.
 const HEARTBEAT_DEFAULT_MS: u32 = 30_000;
 /// What a session keeps for unsent bytes once they are sent; a grab is below 20.
@@ -129,21 +135,17 @@ pub(super) struct State {
     pub welcomed_at: Option<Instant>,
     rains_opened: u32,
     pub inbox: Reader,
+    pub renewal: Renewal,
     pub stats: Stats,
     /// What both we and the gateway allow.
-    in_flight_max: usize,
-    unsent_max: usize,
-    out_kept: usize,
+    in_flight_max: u32,
+    gather: bool,
 }
 
 impl Shared {
     pub fn new(settings: Arc<Settings>) -> Shared {
         let now = Instant::now();
-        let (in_flight_max, unsent_max) = (settings.in_flight_max, settings.unsent_max());
-        let out_kept = match settings.gather {
-            true => OUT_KEPT_GATHERED,
-            false => OUT_KEPT,
-        };
+        let (in_flight_max, gather) = (settings.in_flight_max as u32, settings.gather);
         Shared {
             settings,
             state: Mutex::new(State {
@@ -164,10 +166,10 @@ impl Shared {
                 welcomed_at: None,
                 rains_opened: 0,
                 inbox: Reader::default(),
+                renewal: Renewal::default(),
                 stats: Stats::default(),
                 in_flight_max,
-                unsent_max,
-                out_kept,
+                gather,
             }),
             changed: Notify::new(),
             freed: Notify::new(),
@@ -223,7 +225,7 @@ impl Shared {
             }
             Phase::Ended(error) => return Err(error.clone()),
         }
-        if state.in_flight.is_full(state.in_flight_max) {
+        if state.in_flight.is_full(state.in_flight_max as usize) {
             return Ok(None);
         }
         let (reply, answer) = oneshot::channel();
@@ -354,9 +356,13 @@ impl State {
                 }
             }
         }
-        if self.out.is_empty() && self.out.capacity() > self.out_kept {
+        let (kept, unsent_max) = match self.gather {
+            true => (OUT_KEPT_GATHERED, self.in_flight_max as usize * REQUEST_MAX),
+            false => (OUT_KEPT, 0),
+        };
+        if self.out.is_empty() && self.out.capacity() > kept {
             self.out = BytesMut::new();
-        } else if self.out.len() > self.unsent_max {
+        } else if self.out.len() > unsent_max.max(UNSENT_MAX) {
             self.abandon.get_or_insert(Parting::Lost(
                 "the gateway does not read what we send".into(),
             ));
@@ -371,6 +377,7 @@ impl State {
         self.in_flight = Requests::default();
         self.heartbeat_sent = None;
         self.inbox.connection_lost();
+        self.renewal.connection_lost();
         self.welcomed_at = None;
         self.abandon = None;
     }
@@ -401,12 +408,14 @@ impl State {
         };
         self.welcomed_at = Some(now);
         // Two are left for the heartbeat and the room.
-        let allowed = (welcome.in_flight_max as usize).saturating_sub(2).max(1);
+        let allowed = welcome.in_flight_max.saturating_sub(2).max(1);
         self.in_flight_max = match welcome.in_flight_max {
-            0 => settings.in_flight_max,
-            _ => settings.in_flight_max.min(allowed),
+            0 => settings.in_flight_max as u32,
+            _ => allowed.min(settings.in_flight_max as u32),
         };
         self.inbox.welcomed(welcome.server_time_ms);
+        self.renewal
+            .valid_until(welcome.expires_at_ms, welcome.server_time_ms, jitter);
         self.stats.sessions += 1;
         let session_id = welcome.session_id;
         self.events
@@ -428,6 +437,10 @@ impl State {
         }
         if let (None, Some(Message::InboxPage(page))) = (&request.reply, &mut message) {
             self.take_page(std::mem::take(page), settings);
+            return;
+        }
+        if self.renewal.is_answer(id) {
+            self.renewal_answered(message);
             return;
         }
         let unknown = || ClientError::Protocol("a reply of no kind that we know".to_owned());
@@ -466,6 +479,32 @@ impl State {
         opened
     }
 
+    fn renewal_answered(&mut self, message: Option<Message>) {
+        let now_ms = self.clock.now_ms(Instant::now()).unwrap_or_default();
+        match message {
+            Some(Message::Refreshed(refreshed)) => {
+                let jitter = now_ms as u64;
+                self.renewal
+                    .valid_until(refreshed.expires_at_ms, now_ms, jitter);
+            }
+            // Refused, or something of a newer gateway: the old token holds a while.
+            Some(_) | None => self.renewal.look_again(now_ms),
+        }
+    }
+
+    /// The source's token of now: shown to the gateway if it is a new one.
+    pub fn renew(&mut self, token: Option<String>) {
+        let now_ms = self.clock.now_ms(Instant::now()).unwrap_or_default();
+        match (token, &self.phase) {
+            (Some(token), Phase::Up(_)) => {
+                self.renewal.asked(self.next_request_id);
+                self.put(Request::Refresh(Refresh { token }), None);
+                let _ = self.write_out(); // an error shows when the link is polled
+            }
+            _ => self.renewal.look_again(now_ms),
+        }
+    }
+
     fn take_page(&mut self, page: InboxPage, settings: &Settings) {
         for event in self.inbox.page(page) {
             self.events.push(event, settings.events_max);
@@ -481,9 +520,8 @@ impl State {
             Some(sent) if sent >= self.heard_at => sent + reply,
             Some(_) | None => self.sent_at + self.heartbeat,
         };
-        self.inbox
-            .ask_at()
-            .map_or(heartbeat, |ask| heartbeat.min(ask))
+        let asks = [self.inbox.ask_at(), self.renewal.due()];
+        asks.into_iter().flatten().fold(heartbeat, Instant::min)
     }
 
     /// Asks for missed messages if it is time, else sends a heartbeat or finds that the last one was not answered.

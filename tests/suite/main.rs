@@ -24,6 +24,8 @@ mod leases;
 mod ledger;
 /// Whole rains, with crashes in the middle.
 mod rains;
+/// Who may have a session, for how long, and how many.
+mod sessions;
 /// A steward and settlers in this process, on nodes that the test can spoil.
 mod steward;
 /// Scripts against a small model, slot numbers, nodes that are not fit.

@@ -199,6 +199,7 @@ fn answer(engine: &Shared, user: &mut String, request: Request, id: u64) -> Vec<
                 )],
             }
         }
+        Request::Refresh(_) => vec![],
         Request::Ping(_) => vec![(
             id,
             Message::Pong(Pong {
