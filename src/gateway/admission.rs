@@ -56,7 +56,7 @@ pub fn grab(worker: &Rc<Worker>, session: &Rc<Session>, request_id: u64, asked: 
 
 /// `named`: whom an edge session grabs for.
 fn admit(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     session: &Rc<Session>,
     named: Option<String>,
     request_id: u64,
@@ -73,7 +73,7 @@ fn admit(
     match local_answer(session, rain, bucket) {
         Some((outcome, packet)) => worker.reply_grab(session, request_id, id, outcome, packet),
         None => {
-            let lane = worker.lane(rain.buckets[bucket].node);
+            let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
             session.in_flight.set(session.in_flight.get() + 1);
             worker.in_flight.set(worker.in_flight.get() + 1);
             if let Err(grab) = lane.push(rain, bucket, grab) {
