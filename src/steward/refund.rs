@@ -4,6 +4,7 @@ use futures_util::future::try_join_all;
 
 use super::advance::fault;
 use super::audit::{PAGE, amounts};
+use super::load::Reach;
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
 use crate::ledger::Booking;
@@ -27,13 +28,13 @@ impl Steward {
         try_join_all(buckets.iter().map(Bucket::close)).await?;
         self.finish_transfers(rain, &buckets).await?;
         let shut = try_join_all(buckets.iter().map(Bucket::close)).await?;
-        let left = if rain.loaded {
-            self.left_in_pools(rain, &buckets, &shut).await?
+        let left = if rain.parts.first().loaded {
+            self.left_of(rain, &buckets, &shut).await?
         } else if shut.iter().any(|shut| shut.winners > 0) {
             return Err(fault(rain, "was never loaded, yet it has winners".into()));
         } else {
             // Its gates have never been open: all of it is left, in the pools or not yet in them.
-            rain.split.total
+            rain.parts.total()
         };
         crate::crash::point("refund.counted");
         let booking = self.ledger.refund(rain.id, left, now).await?;
@@ -51,27 +52,52 @@ impl Steward {
         }
     }
 
-    /// The gates are shut, so the pools cannot change. Every packet must be in its pool or won, and what a pool holds must be the
-    /// allocation's own, once, and not paid: what a damaged pool says is not paid out.
-    async fn left_in_pools(
+    /// What is in the pools, and what never got there: packets of a top-up that was not loaded before the close.
+    ///
+    /// The gates are shut, so neither can change. Every packet that has been loaded must be in its pool or won, and what a pool holds must be
+    /// the allocation's own, once, and not paid: what a damaged pool says is not paid out.
+    async fn left_of(
         &self,
         rain: &Rain,
         buckets: &[Bucket],
         shut: &[Shut],
     ) -> Result<Cents, StewardError> {
         let amounts = amounts(rain).await?;
-        let paid = self.paid(rain, amounts.len()).await?;
+        let mut paid = vec![false; amounts.len()];
+        let mark = |index| {
+            paid.get_mut(index as usize)
+                .into_iter()
+                .for_each(|paid| *paid = true)
+        };
+        self.each_paid(rain, 0, mark).await?;
         let counted: u64 = shut.iter().map(|shut| shut.left + shut.winners).sum();
-        let loaded = shut.iter().all(|shut| shut.chunks == rain.split.chunks());
-        if !loaded || counted != amounts.len() as u64 {
+        let reach = Reach::new(&rain.parts, shut.iter().map(|shut| shut.chunks));
+        let never_loaded = || (0..amounts.len()).filter(|index| !reach.has(*index as u32));
+        let certain = rain.parts.loaded_packets() as usize;
+        let lost = never_loaded().next().is_some_and(|index| index < certain);
+        let loaded = amounts.len() - never_loaded().count();
+        if lost || counted != loaded as u64 {
             let problem = format!(
                 "{counted} of its {} packets are in a pool or won: nothing is refunded before a person has looked",
-                amounts.len()
+                loaded.max(certain)
             );
             return Err(fault(rain, problem));
         }
         let mut seen = vec![false; amounts.len()];
         let mut left = Cents::ZERO;
+        for index in never_loaded() {
+            // As if it had been in a pool: there it must not be, nor be paid.
+            seen[index] = true;
+            if paid[index] {
+                let problem = format!(
+                    "packet {} is paid, and no pool has ever held it",
+                    rain.id.packet(index as u32)
+                );
+                return Err(fault(rain, problem));
+            }
+            let sum = left.checked_add(amounts[index]);
+            left = sum.ok_or_else(|| fault(rain, "the packets overflow".into()))?;
+        }
         for (bucket, shut) in buckets.iter().zip(shut) {
             let mut start = 0;
             loop {
@@ -108,10 +134,14 @@ impl Steward {
         Ok(left)
     }
 
-    /// Which packets the ledger has paid or given back.
-    async fn paid(&self, rain: &Rain, packets: usize) -> Result<Vec<bool>, StewardError> {
-        let mut paid = vec![false; packets];
-        let mut after = None;
+    /// Tells each packet from index `from` on that the ledger has paid or given back.
+    pub(super) async fn each_paid(
+        &self,
+        rain: &Rain,
+        from: u32,
+        mut tell: impl FnMut(u32),
+    ) -> Result<(), StewardError> {
+        let mut after = from.checked_sub(1);
         loop {
             let page = self
                 .ledger
@@ -119,17 +149,12 @@ impl Steward {
                 .await?;
             let Some(last) = page.last() else { break };
             after = Some(last.packet.id.index());
-            for credit in &page {
-                if let Some(paid) = paid.get_mut(credit.packet.id.index() as usize) {
-                    *paid = true;
-                }
-            }
+            page.iter()
+                .for_each(|credit| tell(credit.packet.id.index()));
         }
-        for packet in self.ledger.discarded(rain.id).await? {
-            if let Some(paid) = paid.get_mut(packet.id.index() as usize) {
-                *paid = true;
-            }
-        }
-        Ok(paid)
+        let discarded = self.ledger.discarded(rain.id).await?;
+        let indexes = discarded.iter().map(|packet| packet.id.index());
+        indexes.filter(|index| *index >= from).for_each(tell);
+        Ok(())
     }
 }

@@ -172,7 +172,7 @@ impl Bucket {
         }
     }
 
-    /// Sets state and window of a bucket that has all its `chunks`, as version `version` of the rain's record says.
+    /// Sets state and window of a bucket that has at least `chunks` chunks, as version `version` of the rain's record says.
     pub async fn set_gate(
         &self,
         chunks: u32,

@@ -1,7 +1,8 @@
 #!lua
 -- load: appends one chunk of the allocation to a bucket's pool, if and only if all chunks before it are there.
 --
--- KEYS[1] hb:{<tag>}:gate  HASH  made here in state loading, with the fingerprint, chunks = 0 and epoch = 1
+-- KEYS[1] hb:{<tag>}:gate  HASH  made here in state loading, with the fingerprint, chunks = 0 and epoch = 1. Later, when a top-up comes
+--                                into a gate that has left that state, its epoch changes: what was empty may be empty no more
 -- KEYS[2] hb:{<tag>}:pool  LIST  packet_id:cents, appended on the left
 -- ARGV[1] chunk            number of this chunk, from 0
 -- ARGV[2] fingerprint      of the rain's seed: a bucket that another ledger's rain of this number has left behind is not ours
@@ -35,5 +36,9 @@ end
 redis.call('HSET', KEYS[1], 'chunks', loaded + 1)
 if #packets > 0 then
   redis.call('LPUSH', KEYS[2], unpack(packets))
+  if gate[1] and gate[1] ~= 'loading' then
+    redis.call('HINCRBY', KEYS[1], 'epoch', 1)
+    redis.call('HDEL', KEYS[1], 'hungry')
+  end
 end
 return loaded + 1
