@@ -113,7 +113,7 @@ impl Ledger {
                 vec![below.into(), page_rows(limit).into()],
             )
             .await?;
-        rows.iter().map(read_rain).collect()
+        read_rains(&rows)
     }
 
     /// Every rain that somebody still has to work on, oldest first.
@@ -123,7 +123,7 @@ impl Ledger {
             .db
             .rows("listing unfinished rains", sql, vec![])
             .await?;
-        rows.iter().map(read_rain).collect()
+        read_rains(&rows)
     }
 
     /// Takes a rain from one state to the next and returns it as it then is. A step that has been taken already changes nothing, not

@@ -73,11 +73,11 @@ impl Tx {
     ) -> Result<ToppedUp, LedgerError> {
         let request = request_text(id, top_up);
         for _ in 0..CHANGE_TRIES_MAX {
-            // Looked for each time: the one who was quicker may have made this very top-up.
+            // The rain first: whoever makes this very top-up after our look at it changes its version, and we look again.
+            let mut rain = self.rain(id).await?;
             if let Some(before) = self.top_up_made_before(key, &request).await? {
                 return Ok(before);
             }
-            let mut rain = self.rain(id).await?;
             let split = allowed(&mut rain, top_up, seed, at_ms)?;
             // The guard: nobody closes the rain, or tops it up, between our look at it and our commit.
             let sql = "UPDATE rains SET sold_out = 0, version = version + 1 WHERE id = $1 AND version = $2";
@@ -99,7 +99,7 @@ impl Tx {
                 at_ms.into(),
             ];
             if self.execute(sql, values).await? == 0 {
-                // The key is another rain's, since this one has not changed: an error, which takes the guard's change back.
+                // Another rain's top-up was quicker with the key: an error, which takes the guard's change back.
                 self.top_up_made_before(key, &request).await?;
                 return Err(broken("making a top-up whose key came and went"));
             }
