@@ -121,22 +121,24 @@ pub(super) async fn amounts(rain: &Rain) -> Result<Vec<Cents>, StewardError> {
 pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report, StewardError> {
     let mut known = amounts(rain).await?;
     let mut report = look(store, ledger, rain, &known).await?;
-    for _ in 1..LOOKS {
-        if report.differences.is_empty() {
-            break;
-        }
-        // A packet that moved between two reads is elsewhere now, and one that came with a top-up is known now; a real difference is there
-        // each time.
+    let mut looks = 1;
+    while looks < LOOKS && !report.differences.is_empty() {
         let rain = &ledger.rain(rain.id).await?;
         if rain.parts.packets() as usize != known.len() {
+            // Topped up meanwhile: what was seen without knowing those packets says nothing. A rain has so many top-ups and no more.
             known = amounts(rain).await?;
+            report = look(store, ledger, rain, &known).await?;
+            looks = 1;
+            continue;
         }
+        // A packet that moved between two reads is elsewhere now; a real difference is there each time.
         let mut again = look(store, ledger, rain, &known).await?;
         let before: HashSet<_> = report.differences.iter().map(Difference::key).collect();
         again
             .differences
             .retain(|difference| before.contains(&difference.key()));
         report = again;
+        looks += 1;
     }
     report.differences_total = report.differences.len();
     report.balanced = report.differences.is_empty();
