@@ -166,7 +166,7 @@ pub async fn create(
 ) -> Result<(StatusCode, Json<Rain>), Problem> {
     let Json(new) = body?;
     let (buckets, key) = (new.buckets, new.key.clone());
-    let new = checked(&admin, new)?;
+    let new = checked(&admin, new).await?;
     let seed = fresh_seed()?;
     let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
     let salts = |id| admin.store.salts(id, buckets);
@@ -186,7 +186,7 @@ fn fresh_seed() -> Result<Seed, Problem> {
 }
 
 /// Refuses a rain whose numbers cannot work.
-fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
+async fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
     let split = Split {
         rule: new.rule,
         total: new.total_cents,
@@ -224,7 +224,7 @@ fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
         )));
     }
     let durability = new.durability.unwrap_or(admin.defaults.durability);
-    admin.store.offers(durability).map_err(Problem::bad)?;
+    admin.store.offers(durability).await.map_err(Problem::bad)?;
     Ok(rain::NewRain {
         title: new.title,
         room: new.room,
@@ -349,6 +349,7 @@ pub async fn open(State(admin): Shared, Path(id): Path<String>) -> Result<Json<R
     admin
         .store
         .offers(rain.durability)
+        .await
         .map_err(|problem| Problem::new(409, "the nodes are too weak", problem))?;
     let rain = admin.ledger.open_rain(rain.id, now_ms()).await?;
     crate::crash::point("open.recorded");
@@ -416,6 +417,27 @@ pub async fn audit(State(admin): Shared, Path(id): Path<String>) -> Result<Json<
     Ok(Json(
         crate::steward::audit::audit(&admin.store, &admin.ledger, &rain).await?,
     ))
+}
+
+/// What a repair did; null when nothing was to be repaired.
+#[derive(Serialize)]
+pub struct Repaired {
+    repaired: Option<crate::steward::repair::Report>,
+}
+
+/// Compares buckets whose node came back as another process, or empty, with the ledger. The steward does it by itself; this does it now.
+pub async fn repair(
+    State(admin): Shared,
+    Path(id): Path<String>,
+) -> Result<Json<Repaired>, Problem> {
+    let rain = find(&admin, &id).await?;
+    if rain.state == rain::State::Finished {
+        let problem =
+            format!("rain {id} is finished: its keys expire, and the ledger has all of it");
+        return Err(Problem::new(409, "nothing to repair", &problem));
+    }
+    let repaired = admin.steward.repair(&rain).await?;
+    Ok(Json(Repaired { repaired }))
 }
 
 #[derive(Deserialize)]

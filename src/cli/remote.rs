@@ -501,6 +501,40 @@ pub async fn audit(
     })
 }
 
+/// Exit code 0 if all paid wins stand again, 1 if a person has to look.
+pub async fn repair(
+    settings: &Settings,
+    rain: RainId,
+    flags: &ServerFlags,
+) -> anyhow::Result<ExitCode> {
+    let repair = flags.connect(settings)?.repair(rain).await?;
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&repair)?);
+    } else if let Some(repair) = &repair {
+        println!("buckets           {:?}", repair.buckets);
+        println!("wins restored     {}", repair.wins_restored);
+        println!(
+            "packets removed   {} (won, yet in a pool)",
+            repair.packets_removed
+        );
+        println!(
+            "packets returned  {} (were nowhere)",
+            repair.packets_returned
+        );
+        println!("not restored      {}", repair.not_restored_total);
+        for win in &repair.not_restored {
+            println!(
+                "packet {} of user {}: {}",
+                win.packet_id, win.user, win.reason
+            );
+        }
+    } else {
+        println!("nothing to repair: every bucket is held by the process that loaded it");
+    }
+    let whole = repair.is_none_or(|repair| repair.not_restored_total == 0);
+    Ok(ExitCode::from(u8::from(!whole)))
+}
+
 pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<ExitCode> {
     match command {
         DeadCommand::List {

@@ -181,6 +181,25 @@ impl Live {
     }
 }
 
+/// What a repair found and did, see `hongbao::steward::repair`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repair {
+    pub buckets: Vec<usize>,
+    pub wins_restored: u64,
+    pub packets_removed: u64,
+    pub packets_returned: u64,
+    pub not_restored_total: u64,
+    pub not_restored: Vec<NotRestored>,
+}
+
+/// A paid win that could not be put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRestored {
+    pub user: UserId,
+    pub packet_id: PacketId,
+    pub reason: String,
+}
+
 /// The verdict on a rain.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Audit {
@@ -364,6 +383,18 @@ impl AdminClient {
     pub async fn audit(&self, id: RainId) -> Result<Audit, AdminError> {
         let path = ["rains", &id.to_string(), "audit"];
         self.call(Method::GET, &path, &[], None, LONG_CALL).await
+    }
+
+    /// Compares suspect buckets with the ledger now; `None` when none was suspect.
+    pub async fn repair(&self, id: RainId) -> Result<Option<Repair>, AdminError> {
+        #[derive(Deserialize)]
+        struct Repaired {
+            repaired: Option<Repair>,
+        }
+        let path = ["rains", &id.to_string(), "repair"];
+        let body = Some(json!({}));
+        let answer: Repaired = self.call(Method::POST, &path, &[], body, LONG_CALL).await?;
+        Ok(answer.repaired)
     }
 
     /// One page of credited winners by packet id, those after `after`. `limit`: 1 to 1000.

@@ -48,6 +48,7 @@ pub use credit::{Refusal, Verdict};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;
 pub use http_balance::{Endpoint, EndpointSettings};
+pub use open::look;
 pub use returned::Discard;
 pub use statement::{Cursor, Line};
 pub use top_ups::ToppedUp;

@@ -177,6 +177,13 @@ impl Ledger {
         self.update(id, sql, values).await
     }
 
+    /// Records that packets have come back: a node that had forgotten them was repaired.
+    pub async fn set_not_sold_out(&self, id: RainId) -> Result<Rain, LedgerError> {
+        let sql =
+            "UPDATE rains SET sold_out = 0, version = version + 1 WHERE id = $1 AND sold_out <> 0";
+        self.update(id, sql, vec![sql_rain(id).into()]).await
+    }
+
     /// A change that is no step. One that has been made already changes nothing.
     async fn update(
         &self,

@@ -1,8 +1,8 @@
 //! Loading a rain: chunk *k* of the allocation is cut into the buckets' parts and appended where *k* chunks are loaded. A load that was
 //! interrupted goes on where it stopped; one that runs twice changes nothing.
 //!
-//! The packets of a top-up are further chunks. They may be won as soon as they are in a pool, so they are never loaded a second time: what a
-//! node has lost of them is for a person to decide, as it is for the rest of an open rain.
+//! The packets of a top-up are further chunks. They may be won as soon as they are in a pool, so a node that may have lost some of them takes no
+//! more: its bucket is repaired first, and has all of them then.
 
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, stream};
@@ -83,12 +83,9 @@ impl Steward {
             if slice == 0 {
                 return Ok(Load::Slice);
             }
-            if missing == Missing::TopUps {
-                self.refuse_lost(rain, &buckets, first).await?;
-            }
             let end = chunks.min(first.saturating_add(slice));
             let mut calls = stream::iter(first..end)
-                .map(|chunk| load_chunk(rain, &allocation, &buckets, chunk))
+                .map(|chunk| load_chunk(rain, missing, &allocation, &buckets, chunk))
                 .buffered(CHUNKS_AT_ONCE);
             while let Some(done) = calls.next().await {
                 match done? {
@@ -102,31 +99,6 @@ impl Steward {
                 }
             }
         }
-    }
-
-    /// Where a bucket once had chunks that it lacks now, their packets may have been won: loading them again would give them twice.
-    ///
-    /// That the record calls their part loaded tells so, or one of them that has been paid. `first` is the first chunk that a bucket lacks.
-    async fn refuse_lost(
-        &self,
-        rain: &Rain,
-        buckets: &[Bucket],
-        first: u32,
-    ) -> Result<(), StewardError> {
-        let mut lost = first < rain.parts.loaded_chunks();
-        if !lost {
-            let mut paid = vec![];
-            let from = rain.parts.chunk_range(first).start;
-            self.each_paid(rain, from, |index| paid.push(index)).await?;
-            // Asked after the credits: a packet that was paid by then had been loaded by then.
-            let reach = Reach::of(&rain.parts, buckets).await?;
-            lost = paid.into_iter().any(|index| !reach.has(index));
-        }
-        if lost {
-            let problem = "a node lost packets that may have been won, so the top-up is not loaded: restore the node's append-only file, or close the rain";
-            return Err(fault(rain, problem.into()));
-        }
-        Ok(())
     }
 }
 
@@ -143,6 +115,7 @@ enum Loaded {
 /// One chunk, cut into the buckets' parts.
 async fn load_chunk(
     rain: &Rain,
+    missing: Missing,
     allocation: &PartsAllocation<'_>,
     buckets: &[Bucket],
     chunk: u32,
@@ -157,7 +130,10 @@ async fn load_chunk(
     let calls = buckets
         .iter()
         .zip(&parts)
-        .map(|(bucket, packets)| bucket.load(chunk, packets));
+        .map(async |(bucket, packets)| match missing {
+            Missing::All => bucket.load(chunk, packets).await,
+            Missing::TopUps => bucket.top_up(chunk, packets).await,
+        });
     let answers = try_join_all(calls).await?;
     Ok(if answers.contains(&None) {
         Loaded::GateClosed

@@ -28,7 +28,12 @@ impl Steward {
         try_join_all(buckets.iter().map(Bucket::close)).await?;
         self.finish_transfers(rain, &buckets).await?;
         let shut = try_join_all(buckets.iter().map(Bucket::close)).await?;
-        let left = if rain.parts.first().loaded {
+        let loaded = rain.parts.first().loaded;
+        if loaded && shut.iter().any(|shut| shut.suspect) {
+            // What lies there now may have been won: repaired in the next round.
+            return Ok(());
+        }
+        let left = if loaded {
             self.left_of(rain, &buckets, &shut).await?
         } else if shut.iter().any(|shut| shut.winners > 0) {
             return Err(fault(rain, "was never loaded, yet it has winners".into()));
@@ -63,13 +68,7 @@ impl Steward {
         shut: &[Shut],
     ) -> Result<Cents, StewardError> {
         let amounts = amounts(rain).await?;
-        let mut paid = vec![false; amounts.len()];
-        let mark = |index| {
-            paid.get_mut(index as usize)
-                .into_iter()
-                .for_each(|paid| *paid = true)
-        };
-        self.each_paid(rain, 0, mark).await?;
+        let paid = self.paid(rain, amounts.len()).await?;
         let counted: u64 = shut.iter().map(|shut| shut.left + shut.winners).sum();
         let reach = Reach::new(&rain.parts, shut.iter().map(|shut| shut.chunks));
         let never_loaded = || (0..amounts.len()).filter(|index| !reach.has(*index as u32));
@@ -134,14 +133,10 @@ impl Steward {
         Ok(left)
     }
 
-    /// Tells each packet from index `from` on that the ledger has paid or given back.
-    pub(super) async fn each_paid(
-        &self,
-        rain: &Rain,
-        from: u32,
-        mut tell: impl FnMut(u32),
-    ) -> Result<(), StewardError> {
-        let mut after = from.checked_sub(1);
+    /// Which packets the ledger has paid or given back.
+    async fn paid(&self, rain: &Rain, packets: usize) -> Result<Vec<bool>, StewardError> {
+        let mut paid = vec![false; packets];
+        let mut after = None;
         loop {
             let page = self
                 .ledger
@@ -149,12 +144,17 @@ impl Steward {
                 .await?;
             let Some(last) = page.last() else { break };
             after = Some(last.packet.id.index());
-            page.iter()
-                .for_each(|credit| tell(credit.packet.id.index()));
+            for credit in &page {
+                if let Some(paid) = paid.get_mut(credit.packet.id.index() as usize) {
+                    *paid = true;
+                }
+            }
         }
-        let discarded = self.ledger.discarded(rain.id).await?;
-        let indexes = discarded.iter().map(|packet| packet.id.index());
-        indexes.filter(|index| *index >= from).for_each(tell);
-        Ok(())
+        for packet in self.ledger.discarded(rain.id).await? {
+            if let Some(paid) = paid.get_mut(packet.id.index() as usize) {
+                *paid = true;
+            }
+        }
+        Ok(paid)
     }
 }

@@ -22,6 +22,7 @@ mod leases;
 mod ledger;
 /// Whole rains, with crashes in the middle.
 mod rains;
+mod repair;
 /// A steward and settlers in this process, on nodes that the test can spoil.
 mod steward;
 /// Scripts against a small model, slot numbers, nodes that are not fit.

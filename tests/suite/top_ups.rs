@@ -62,15 +62,30 @@ async fn left(bench: &Bench, rain: &Rain) -> u64 {
     report.pool_count
 }
 
+/// Every claim has been credited.
+async fn settled(bench: &Bench, rain: &Rain) {
+    let unsettled = async || {
+        let mut unsettled = 0;
+        for bucket in bench.buckets(rain) {
+            unsettled += bucket.census().await.unwrap().unsettled();
+        }
+        (unsettled == 0).then_some(())
+    };
+    let settling = crate::support::eventually("all claims to settle", unsettled);
+    bench.settling(settling).await;
+}
+
+async fn advance_until_loaded(bench: &Bench, rain: &Rain) {
+    crate::support::eventually("the top-up to be loaded", async || {
+        let _ = bench.advance(rain.id).await;
+        bench.rain(rain.id).await.parts.are_loaded().then_some(())
+    })
+    .await;
+}
+
 /// Settled, closed, refunded, finished: every cent is with a user or with the sponsor.
 async fn to_the_end(bench: &Bench, rain: &Rain) {
-    let settled = async || {
-        let report = bench.audit(rain.id).await;
-        (report.in_motion == 0).then_some(())
-    };
-    bench
-        .settling(crate::support::eventually("settled claims", settled))
-        .await;
+    settled(bench, rain).await;
     let now = hongbao::clock::now_ms();
     bench.ledger.close_rain(rain.id, now).await.unwrap();
     for state in [State::Refunded, State::Finished] {
@@ -219,7 +234,7 @@ async fn a_rain_can_be_paused_with_half_a_top_up_loaded() {
     let topped_up = bench.top_up(&rain, 3_000, 30_000).await;
     // A steward loaded the first of its three chunks into one bucket, and died; now the other bucket's node is away.
     let first = chunk(&topped_up, 1, 0);
-    bench.buckets(&rain)[0].load(1, &first).await.unwrap();
+    bench.buckets(&rain)[0].top_up(1, &first).await.unwrap();
     bench.nodes[1].kill();
     bench.ledger.step(rain.id, Step::Pause).await.unwrap();
     assert!(bench.advance(rain.id).await.is_err());
@@ -229,14 +244,7 @@ async fn a_rain_can_be_paused_with_half_a_top_up_loaded() {
 
     bench.nodes[1].restart().await;
     bench.ledger.step(rain.id, Step::Resume).await.unwrap();
-    crate::support::eventually("the top-up to be loaded", async || {
-        let _ = bench
-            .other_steward()
-            .advance(bench.rain(rain.id).await)
-            .await;
-        bench.rain(rain.id).await.parts.are_loaded().then_some(())
-    })
-    .await;
+    advance_until_loaded(&bench, &rain).await;
     assert_eq!(left(&bench, &rain).await, 3_100);
     to_the_end(&bench, &rain).await;
 }
@@ -302,7 +310,7 @@ async fn what_was_not_loaded_before_the_close_goes_back_to_the_sponsor() {
     for (bucket, k) in [(0, 1), (1, 1), (0, 2)] {
         let packets = chunk(&topped_up, k, bucket);
         assert_eq!(
-            buckets[bucket].load(k, &packets).await.unwrap(),
+            buckets[bucket].top_up(k, &packets).await.unwrap(),
             Some(k + 1)
         );
     }
@@ -391,11 +399,7 @@ async fn a_rain_whose_top_up_waits_for_its_node_is_not_sold_out() {
         assert!(!bench.rain(rain.id).await.sold_out);
     }
     bench.nodes[1].restart().await;
-    crate::support::eventually("the top-up to be loaded", async || {
-        let _ = bench.advance(rain.id).await;
-        bench.rain(rain.id).await.parts.are_loaded().then_some(())
-    })
-    .await;
+    advance_until_loaded(&bench, &rain).await;
     assert_eq!(left(&bench, &rain).await, 2);
     to_the_end(&bench, &rain).await;
 }
@@ -418,75 +422,107 @@ async fn an_audit_that_began_before_a_top_up_knows_its_packets() {
     assert_eq!(kinds, [Kind::MissingPacket]);
 }
 
-/// A node that comes back without the chunk of a top-up that it had, some of whose packets were won and paid.
+/// Node 1 comes back without the chunk of a top-up that it had: some of its packets were won and paid, some won and not paid.
 #[tokio::test]
-async fn a_chunk_of_a_top_up_that_a_node_has_lost_is_not_given_twice() {
-    let bench = Bench::new(1).await;
-    let rain = bench.open(10, 1_000).await;
-    bench.grab(&rain, "user", 10).await;
-    let topped_up = bench.top_up(&rain, 1_500, 15_000).await;
-    let (bucket, node) = (&bench.buckets(&rain)[0], &bench.nodes[0]);
-    bucket.load(1, &chunk(&topped_up, 1, 0)).await.unwrap();
-    bench.grab(&rain, "late", 5).await;
-    let settled = async || {
-        let report = bench.audit(rain.id).await;
-        (report.credited_count == 15).then_some(())
-    };
-    bench
-        .settling(crate::support::eventually("credits", settled))
-        .await;
-    // As it was before the chunk came.
-    node.call(&["HSET", &bucket.keys.gate, "chunks", "1"]).await;
-    node.call(&["DEL", &bucket.keys.pool]).await;
-    for n in 0..5 {
-        let user = format!("late-{n}");
-        node.call(&["HDEL", &bucket.keys.winners, &user]).await;
+async fn a_chunk_of_a_top_up_that_a_node_has_forgotten_is_not_given_twice() {
+    let mut bench = Bench::new(2).await;
+    let rain = bench.open(20, 2_000).await;
+    bench.grab(&rain, "user", 5).await;
+    let before = bench.nodes[1].aof_len();
+    // Three chunks: both buckets have the first, and a steward died.
+    let topped_up = bench.top_up(&rain, 2_500, 25_000).await;
+    for (number, bucket) in bench.buckets(&rain).iter().enumerate() {
+        let packets = chunk(&topped_up, 1, number);
+        bucket.top_up(1, &packets).await.unwrap();
     }
-    let refused = bench.advance(rain.id).await.unwrap_err();
+    bench.grab(&rain, "paid", 300).await;
+    settled(&bench, &rain).await;
+    bench.grab(&rain, "unpaid", 50).await;
+    let won = winners(&bench, &rain).await;
+    bench.nodes[1].roll_back(before).await;
+    let forgetful = bench.buckets(&rain)[1].clone();
+    crate::support::eventually("the node", async || forgetful.standing().await.ok()).await;
+    assert_eq!(forgetful.chunks_loaded().await.unwrap(), 1);
     assert!(
-        refused.contains("a node lost packets that may have been won"),
-        "{refused}"
+        forgetful.top_up(1, &chunk(&topped_up, 1, 1)).await.is_err(),
+        "nothing more comes into a suspect bucket"
     );
+    advance_until_loaded(&bench, &rain).await;
     assert_eq!(
-        bucket.chunks_loaded().await.unwrap(),
-        1,
-        "nothing is loaded"
+        fields(&bench, &rain, "chunks").await,
+        vec![Some("4".to_owned()); 2]
     );
-    assert!(!bench.audit(rain.id).await.balanced);
-    bench
-        .ledger
-        .close_rain(rain.id, hongbao::clock::now_ms())
-        .await
-        .unwrap();
-    let refused = bench.advance(rain.id).await.unwrap_err();
+    let now = winners(&bench, &rain).await;
     assert!(
-        refused.contains("is paid, and no pool has ever held it"),
-        "{refused}"
+        now < won,
+        "who was not paid has lost the packet: {now} of {won}"
     );
-
-    // One that lost everything.
-    let rain = bench.open(10, 1_000).await;
-    bench.top_up(&rain, 10, 1_000).await;
-    node.call(&["FLUSHALL"]).await;
-    for _ in 0..2 {
-        assert!(bench.advance(rain.id).await.is_err());
-    }
-    let bucket = &bench.buckets(&rain)[0];
+    assert_eq!(left(&bench, &rain).await, 2_520 - now);
+    bench.grab(&rain, "late", 400).await;
+    settled(&bench, &rain).await;
     assert_eq!(
-        bucket.chunks_loaded().await.unwrap(),
+        bench.audit(rain.id).await.dead_count,
         0,
-        "nothing is loaded"
+        "no packet is paid twice"
     );
-    bench
-        .ledger
-        .close_rain(rain.id, hongbao::clock::now_ms())
-        .await
-        .unwrap();
-    let refused = bench.advance(rain.id).await.unwrap_err();
-    assert!(
-        refused.contains("nothing is refunded before a person has looked"),
-        "{refused}"
-    );
+    to_the_end(&bench, &rain).await;
+}
+
+/// A node that comes back empty looks like one whose load has not begun.
+#[tokio::test]
+async fn a_node_that_comes_back_empty_is_repaired_with_the_top_up_that_was_on_its_way() {
+    let mut bench = Bench::new(2).await;
+    let rain = bench.open(200, 20_000).await;
+    bench.grab(&rain, "paid", 60).await;
+    settled(&bench, &rain).await;
+    bench.nodes[1].restart_empty().await;
+    let topped_up = bench.top_up(&rain, 1_500, 15_000).await;
+    let empty = bench.buckets(&rain)[1].clone();
+    crate::support::eventually("the node", async || empty.standing().await.ok()).await;
+    for k in 0..2 {
+        let loaded = empty.top_up(k, &chunk(&topped_up, k, 1)).await;
+        assert!(
+            loaded.is_err(),
+            "chunk {k} is not loaded into a bucket that is gone"
+        );
+    }
+    // One that has not heard of the top-up repairs first; or the other does.
+    let other = bench.other_steward();
+    crate::support::eventually("the top-up to be loaded", async || {
+        let _ = other.advance(rain.clone()).await;
+        let _ = bench.advance(rain.id).await;
+        bench.rain(rain.id).await.parts.are_loaded().then_some(())
+    })
+    .await;
+    assert_eq!(left(&bench, &rain).await, 1_640);
+    assert_eq!(winners(&bench, &rain).await, 60);
+    to_the_end(&bench, &rain).await;
+}
+
+/// The top-up was half loaded when the rain was closed and a node forgot its half.
+#[tokio::test]
+async fn a_closed_rain_with_half_a_top_up_is_repaired_and_refunded_exactly() {
+    let mut bench = Bench::new(2).await;
+    let rain = bench.open(100, 10_000).await;
+    let before = bench.nodes[0].aof_len();
+    let topped_up = bench.top_up(&rain, 2_500, 25_000).await;
+    let first = bench.buckets(&rain)[0].clone();
+    first.top_up(1, &chunk(&topped_up, 1, 0)).await.unwrap();
+    bench.grab(&rain, "paid", 200).await;
+    settled(&bench, &rain).await;
+    let now = hongbao::clock::now_ms();
+    bench.ledger.close_rain(rain.id, now).await.unwrap();
+    bench.nodes[0].roll_back(before).await;
+    crate::support::eventually("the finish", async || {
+        let state = bench.advance(rain.id).await;
+        (state == Ok(State::Finished)).then_some(())
+    })
+    .await;
+    left(&bench, &rain).await;
+    let totals = bench.ledger.rain_totals(rain.id).await.unwrap();
+    assert!(totals.credited_count > 100, "{totals:?}");
+    assert_eq!(totals.credited.0 + totals.refunded.0, 35_000);
+    assert_eq!(totals.escrow_balance.0, 0);
 }
 
 #[tokio::test]

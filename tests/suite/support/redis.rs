@@ -58,6 +58,34 @@ impl Redis {
         let _ = self.child.wait();
     }
 
+    /// How long its append-only file is now: what [`Redis::roll_back`] cuts it to.
+    pub fn aof_len(&self) -> u64 {
+        std::fs::metadata(self.aof()).unwrap().len()
+    }
+
+    /// Kills it and starts it again as after a loss of power that took everything written since its file was `len` bytes long.
+    pub async fn roll_back(&mut self, len: u64) {
+        self.kill();
+        let file = std::fs::File::options().write(true).open(self.aof());
+        file.unwrap().set_len(len).unwrap();
+        self.restart().await;
+    }
+
+    /// Kills it and starts it again without its files.
+    pub async fn restart_empty(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.dir.path().join("appendonlydir")).unwrap();
+        self.restart().await;
+    }
+
+    /// The part of its append-only file that grows.
+    fn aof(&self) -> std::path::PathBuf {
+        let files = std::fs::read_dir(self.dir.path().join("appendonlydir")).unwrap();
+        let mut paths = files.map(|file| file.unwrap().path());
+        let grows = |path: &std::path::PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+        paths.find(grows).unwrap()
+    }
+
     /// Starts it again on its port and its files.
     pub async fn restart(&mut self) {
         self.kill();

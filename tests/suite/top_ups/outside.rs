@@ -118,7 +118,7 @@ async fn an_empty_bucket_is_not_sold_out_while_a_top_up_is_on_its_way_into_it() 
         .unwrap();
     let first = super::chunk(&topped_up, 1, 0);
     let bucket = &bench.buckets(&rain)[0];
-    bucket.load(1, &first).await.unwrap();
+    bucket.top_up(1, &first).await.unwrap();
     bench.grab(&rain, "other", 1_000).await;
     assert_eq!(bucket.level().await.unwrap().pool, 0);
     eventually("the gateway to hear of the top-up", async || {
