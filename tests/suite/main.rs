@@ -11,6 +11,7 @@ mod balance;
 /// Claims that wait for a person.
 mod dead_letters;
 /// Stores that go away, fill up, forget; settlers that freeze.
+mod doctor;
 mod faults;
 /// The wire: what a phone may send, and what it must not.
 mod gateway;
