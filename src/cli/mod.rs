@@ -52,7 +52,7 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         roles: Vec<String>,
     },
-    /// Create, list, show, open and close rains
+    /// Create, list, show, open, top up and close rains
     #[command(subcommand)]
     Rain(remote::RainCommand),
     /// Sponsors' accounts and deposits

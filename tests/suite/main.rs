@@ -34,5 +34,7 @@ mod sessions;
 mod steward;
 /// Scripts against a small model, slot numbers, nodes that are not fit.
 mod store;
+/// Packets and money added to a rain that lives.
+mod top_ups;
 /// Packets that are moved to where people tap.
 mod transfers;
