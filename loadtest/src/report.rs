@@ -286,6 +286,7 @@ mod tests {
   outcomes    WON 3,000   MISSED 5,131
   latency     p50 0.90 ms   p99 41.3 ms   max 1.30 s
   opening     seen after p50 0.90 ms   p99 41.3 ms   max 1.30 s
+  last packet won 35 ms after as many had tapped as there were packets
   settle lag  p50 0.90 ms   p99 41.3 ms   max 1.30 s
   ledger      funded 10,000.00 = credited 10,000.00 (3,000 packets) + refunded 0.00
   largest     8.88 in one packet
