@@ -9,13 +9,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::edge;
 use super::lane::{Waiting, bucket_for};
 use super::rains::RainView;
 use super::session::Session;
 use super::worker::Worker;
 use crate::clock::now_ms;
-use crate::rain::{Packet, RainId, State, UserId};
-use crate::wire::Outcome;
+use crate::rain::{Packet, RainId, State};
+use crate::wire::{Grab, Outcome};
 
 /// Clocks of gateway and node may differ by this much: a tap this close to the opening is the node's to decide, ms.
 const CLOCK_SLACK_MS: i64 = 500;
@@ -36,42 +37,44 @@ pub enum Remembered {
     },
 }
 
-pub fn grab(
-    worker: &Rc<Worker>,
-    session: &Rc<Session>,
-    user: &UserId,
-    request_id: u64,
-    rain_id: u32,
-) {
-    let Ok(id) = RainId::new(rain_id) else {
-        return worker.reply_grab_raw(session, request_id, rain_id, Outcome::NoSuchRain, None, 0);
+pub fn grab(worker: &Rc<Worker>, session: &Rc<Session>, request_id: u64, asked: Grab) {
+    let refused =
+        |outcome| worker.reply_grab_raw(session, request_id, asked.rain_id, outcome, None, 0);
+    let Ok(id) = RainId::new(asked.rain_id) else {
+        return refused(Outcome::NoSuchRain);
     };
-    if session.in_flight.get() as usize >= worker.settings.in_flight_max || worker.draining() {
+    let named = match edge::named(session, asked.user) {
+        Ok(named) => named,
+        Err(outcome) => return refused(outcome),
+    };
+    if !session.may_ask(worker) || worker.draining() {
         return worker.reply_grab(session, request_id, id, Outcome::Busy, None);
     }
     match worker.rains.get(id) {
-        Some(rain) => admit(worker, session, user, request_id, &rain),
-        None => look_up(worker, session, user, request_id, id),
+        Some(rain) => admit(worker, session, named, request_id, &rain),
+        None => look_up(worker, session, named, request_id, id),
     }
 }
 
+/// `named`: whom an edge session grabs for.
 fn admit(
     worker: &Rc<Worker>,
     session: &Rc<Session>,
-    user: &UserId,
+    named: Option<String>,
     request_id: u64,
     rain: &Arc<RainView>,
 ) {
     let id = rain.snapshot.rain;
-    let bucket = bucket_for(rain, user.as_str());
+    let grab = Waiting {
+        session: session.clone(),
+        named,
+        request_id,
+        since: Instant::now(),
+    };
+    let bucket = bucket_for(rain, grab.user());
     match local_answer(session, rain, bucket) {
         Some((outcome, packet)) => worker.reply_grab(session, request_id, id, outcome, packet),
         None => {
-            let grab = Waiting {
-                session: session.clone(),
-                request_id,
-                since: Instant::now(),
-            };
             let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
             session.in_flight.set(session.in_flight.get() + 1);
             worker.in_flight.set(worker.in_flight.get() + 1);
@@ -117,20 +120,26 @@ fn local_answer(
 }
 
 /// A rain that this gateway has not heard of yet: one read tells whether it exists.
-fn look_up(worker: &Rc<Worker>, session: &Rc<Session>, user: &UserId, request_id: u64, id: RainId) {
+fn look_up(
+    worker: &Rc<Worker>,
+    session: &Rc<Session>,
+    named: Option<String>,
+    request_id: u64,
+    id: RainId,
+) {
     if worker.known_missing(id) {
         return worker.reply_grab(session, request_id, id, Outcome::NoSuchRain, None);
     }
     let Some(turn) = worker.look_up_turn() else {
         return worker.reply_grab(session, request_id, id, Outcome::Busy, None);
     };
-    let (worker, session, user) = (worker.clone(), session.clone(), user.clone());
+    let (worker, session) = (worker.clone(), session.clone());
     session.in_flight.set(session.in_flight.get() + 1);
     worker.in_flight.set(worker.in_flight.get() + 1);
     tokio::task::spawn_local(async move {
         let _turn = turn;
         match worker.rains.find(id).await {
-            Ok(Some(rain)) => admit(&worker, &session, &user, request_id, &rain),
+            Ok(Some(rain)) => admit(&worker, &session, named, request_id, &rain),
             Ok(None) => {
                 worker.remember_missing(id);
                 worker.reply_grab(&session, request_id, id, Outcome::NoSuchRain, None);

@@ -28,8 +28,19 @@ use crate::wire::Outcome;
 /// A grab on its way.
 pub struct Waiting {
     pub session: Rc<Session>,
+    /// Whom an edge session grabs for.
+    pub named: Option<String>,
     pub request_id: u64,
     pub since: Instant,
+}
+
+impl Waiting {
+    pub fn user(&self) -> &str {
+        match &self.named {
+            Some(name) => name,
+            None => self.session.user().map_or("", |user| user.as_str()),
+        }
+    }
 }
 
 /// What waits for one bucket.
@@ -127,11 +138,7 @@ impl Lane {
         let fsync = Cell::new(false);
         let call = |peer: &Peer| {
             fsync.set(peer.fsync);
-            let users = batch
-                .waiting
-                .iter()
-                .filter_map(|grab| grab.session.user())
-                .map(|user| user.as_str());
+            let users = batch.waiting.iter().map(Waiting::user);
             grab::call(&view.keys, &peer.run_id, users)
         };
         let replicated = match durability {
@@ -239,6 +246,9 @@ impl Lane {
             (None, _) => grab.session.forget(id),
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
+        if let Some(packet) = packet {
+            worker.await_credit(&grab.session, packet.id);
+        }
         grab.session.finished(worker);
     }
 }

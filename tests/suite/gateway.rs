@@ -161,7 +161,10 @@ async fn frames_that_are_too_long_garbage_unknown_or_out_of_order_are_refused_on
     });
     let grab = frame::encode(&ClientFrame {
         request_id: 1,
-        request: Some(Request::Grab(Grab { rain_id: 1 })),
+        request: Some(Request::Grab(Grab {
+            rain_id: 1,
+            ..Grab::default()
+        })),
     });
     let unknown = [0, 0, 0, 4, 0x08, 0x01, 0xFA, 0x01]; // field 31, cut short
     let future = [0, 0, 0, 5, 0x08, 0x01, 0xFA, 0x01, 0x00]; // field 31 with nothing in it
@@ -255,6 +258,7 @@ async fn a_drain_finishes_what_is_in_flight_and_says_goodbye() {
     let mut anna = Raw::user(&server, "anna").await;
     anna.send(Request::Grab(Grab {
         rain_id: rain.get(),
+        ..Grab::default()
     }))
     .await;
     assert!(matches!(
