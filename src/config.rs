@@ -86,6 +86,24 @@ pub enum Topology {
     Managed { nodes: usize, fsync: AppendFsync },
     /// Independent servers, slots split evenly between them in the order of the list.
     Nodes { urls: Vec<String> },
+    /// Primaries that sentinels watch, slots split evenly between them in the order of the list.
+    Sentinel {
+        sentinels: Vec<String>,
+        /// URLs with the primary's name instead of a host.
+        primaries: Vec<String>,
+    },
+    /// Redis Cluster, of which these nodes are asked first.
+    Cluster { seeds: Vec<String> },
+}
+
+/// TLS to the nodes, for addresses that begin with `rediss://`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTls {
+    /// Who signs the nodes' certificates; else those whom this machine trusts.
+    pub ca_file: Option<PathBuf>,
+    /// Ours, for nodes that ask for one.
+    pub cert_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
 }
 
 /// What a managed node does with its append-only file.
@@ -100,6 +118,7 @@ pub enum AppendFsync {
 #[derive(Clone, Debug)]
 pub struct Store {
     pub topology: Topology,
+    pub tls: NodeTls,
     /// How long a node may take to accept a connection.
     pub connect_timeout: Duration,
     /// How long a node may take to answer. After that the result is unknown and the connection is given up: the bounded wait that a
@@ -150,6 +169,8 @@ pub struct Gateway {
     /// How long a bucket that answered empty is taken to be empty without asking again.
     pub empty_memory: Duration,
     pub retry_after: Duration,
+    /// How long a batch of grabs waits for the replicas of a rain with durability `replicas:n`.
+    pub replicas_wait: Duration,
     /// From `/readyz` saying no to the end of accepting: for load balancers that ask now and then.
     pub drain_delay: Duration,
     /// Sessions that a drain sends away come back at instants spread over this time.
@@ -340,11 +361,18 @@ impl Settings {
         enum Kind {
             Managed,
             Nodes,
+            Sentinel,
+            Cluster,
         }
         let kind = r.one_of(
             "store.topology",
             "managed",
-            &[("managed", Kind::Managed), ("nodes", Kind::Nodes)],
+            &[
+                ("managed", Kind::Managed),
+                ("nodes", Kind::Nodes),
+                ("sentinel", Kind::Sentinel),
+                ("cluster", Kind::Cluster),
+            ],
         );
         let managed = r.count("store.managed_nodes", 3, 1..=64);
         let choices = [
@@ -353,31 +381,57 @@ impl Settings {
         ];
         let fsync = r.one_of("store.managed_appendfsync", "everysec", &choices);
         let urls = r.texts("store.nodes", &[]);
+        let sentinels = r.texts("store.sentinels", &[]);
+        if matches!(kind, Kind::Managed) == !urls.is_empty() {
+            let problem = match kind {
+                Kind::Managed => {
+                    "is given, but store.topology is \"managed\": set it to \"nodes\", \"sentinel\" or \"cluster\""
+                }
+                Kind::Nodes => "must list at least one node, like [\"redis://127.0.0.1:6379\"]",
+                Kind::Sentinel => {
+                    "must list at least one primary by its name, like [\"redis://rain-a\"]"
+                }
+                Kind::Cluster => {
+                    "must list at least one node of the cluster, like [\"redis://127.0.0.1:6379\"]"
+                }
+            };
+            r.fault("store.nodes", problem.into());
+        }
+        if matches!(kind, Kind::Sentinel) == sentinels.is_empty() {
+            let problem = if sentinels.is_empty() {
+                "must list at least one sentinel, like [\"redis://127.0.0.1:26379\"]"
+            } else {
+                "is given, but store.topology is not \"sentinel\""
+            };
+            r.fault("store.sentinels", problem.into());
+        }
+        let file = |r: &mut Reader, key| {
+            Some(PathBuf::from(r.text(key, ""))).filter(|path| path != Path::new(""))
+        };
+        let tls = NodeTls {
+            ca_file: file(r, "store.tls_ca_file"),
+            cert_file: file(r, "store.tls_cert_file"),
+            key_file: file(r, "store.tls_key_file"),
+        };
+        if tls.cert_file.is_some() != tls.key_file.is_some() {
+            let problem = "and store.tls_key_file are given together or not at all";
+            r.fault("store.tls_cert_file", problem.into());
+        }
         let topology = match kind {
-            Kind::Managed => {
-                if !urls.is_empty() {
-                    r.fault(
-                        "store.nodes",
-                        "is given, but store.topology is \"managed\": set it to \"nodes\"".into(),
-                    );
-                }
-                Topology::Managed {
-                    nodes: managed,
-                    fsync,
-                }
-            }
-            Kind::Nodes => {
-                if urls.is_empty() {
-                    r.fault(
-                        "store.nodes",
-                        "must list at least one node, like [\"redis://127.0.0.1:6379\"]".into(),
-                    );
-                }
-                Topology::Nodes { urls }
-            }
+            Kind::Managed => Topology::Managed {
+                nodes: managed,
+                fsync,
+            },
+            Kind::Nodes => Topology::Nodes { urls },
+            Kind::Sentinel => Topology::Sentinel {
+                sentinels,
+                primaries: urls,
+            },
+            Kind::Cluster => Topology::Cluster { seeds: urls },
         };
         Store {
             topology,
+            tls,
             connect_timeout: r.ms("store.connect_timeout_ms", 1_000, 10..=60_000),
             call_timeout: r.ms("store.call_timeout_ms", 1_000, 10..=60_000),
             probe_interval: r.ms("store.probe_interval_ms", 200, 10..=60_000),
@@ -521,6 +575,7 @@ impl Settings {
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
             empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=1_000),
             retry_after: r.ms("gateway.retry_after_ms", 300, 1..=60_000),
+            replicas_wait: r.ms("gateway.replicas_wait_ms", 500, 1..=60_000),
             drain_timeout: r.ms("gateway.drain_timeout_ms", 5_000, 0..=600_000),
         }
     }

@@ -98,6 +98,16 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Calls to Redis nodes that were refused, lost or timed out.",
     ),
     (
+        "hongbao_repairs_total",
+        "counter",
+        "Rains whose buckets were compared with the ledger after a node came back as another process or empty.",
+    ),
+    (
+        "hongbao_repair_packets_total",
+        "counter",
+        "Packets that repairs changed, by what: restored (a paid win put back), removed (won, yet in a pool), returned (was nowhere), not_restored (a person has to look).",
+    ),
+    (
         "hongbao_claims_leased_total",
         "counter",
         "Claims leased by settlers of this process.",
@@ -296,6 +306,18 @@ impl Metrics {
 
     pub fn balance_requested(&self, result: &'static str) {
         counter!("hongbao_balance_requests_total", "result" => result).increment(1);
+    }
+
+    pub fn repaired(&self, report: &crate::steward::repair::Report) {
+        counter!("hongbao_repairs_total").increment(1);
+        for (what, count) in [
+            ("restored", report.wins_restored),
+            ("removed", report.packets_removed),
+            ("returned", report.packets_returned),
+            ("not_restored", report.not_restored_total),
+        ] {
+            counter!("hongbao_repair_packets_total", "what" => what).increment(count);
+        }
     }
 
     pub fn audited(&self, verdict: &'static str) {

@@ -145,11 +145,7 @@ pub async fn start(
         pid: std::process::id(),
         gateway: None,
         admin: None,
-        nodes: store
-            .links()
-            .iter()
-            .map(|link| link.address.name.clone())
-            .collect(),
+        nodes: store.links().iter().map(|link| link.name()).collect(),
         ledger: without_password(&settings.ledger_url()),
     };
     if has(Role::Admin) {

@@ -113,10 +113,11 @@ async fn authorized(State(admin): Shared, request: Request, next: Next) -> Respo
 async fn ready(State(admin): Shared) -> Response {
     let ledger = admin.ledger.ping().await.map_err(|error| error.to_string());
     let ping = redis::cmd("PING");
-    let nodes = admin.store.links().iter().map(|link| async {
-        let answer = link.call(&ping).await;
+    let ping = &ping;
+    let nodes = admin.store.links().into_iter().map(|link| async move {
+        let answer = link.call(ping).await;
         (
-            link.address.name.clone(),
+            link.name(),
             answer.map(drop).map_err(|error| error.to_string()),
         )
     });

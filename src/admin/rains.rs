@@ -114,7 +114,7 @@ pub async fn create(
 ) -> Result<(StatusCode, Json<Rain>), Problem> {
     let Json(new) = body?;
     let (buckets, key) = (new.buckets, new.key.clone());
-    let new = checked(&admin, new)?;
+    let new = checked(&admin, new).await?;
     let mut seed = [0u8; 32];
     getrandom::fill(&mut seed)
         .map_err(|error| Problem::new(500, "no random seed", error.to_string()))?;
@@ -129,7 +129,7 @@ pub async fn create(
 }
 
 /// Refuses a rain whose numbers cannot work.
-fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
+async fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
     let split = Split {
         rule: new.rule,
         total: new.total_cents,
@@ -167,7 +167,7 @@ fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
         )));
     }
     let durability = new.durability.unwrap_or(admin.defaults.durability);
-    admin.store.offers(durability).map_err(Problem::bad)?;
+    admin.store.offers(durability).await.map_err(Problem::bad)?;
     Ok(rain::NewRain {
         title: new.title,
         room: new.room,
@@ -292,6 +292,7 @@ pub async fn open(State(admin): Shared, Path(id): Path<String>) -> Result<Json<R
     admin
         .store
         .offers(rain.durability)
+        .await
         .map_err(|problem| Problem::new(409, "the nodes are too weak", problem))?;
     let rain = admin.ledger.open_rain(rain.id, now_ms()).await?;
     crate::crash::point("open.recorded");

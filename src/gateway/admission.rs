@@ -54,7 +54,7 @@ pub fn grab(
 }
 
 fn admit(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     session: &Rc<Session>,
     user: &UserId,
     request_id: u64,
@@ -70,7 +70,7 @@ fn admit(
                 request_id,
                 since: Instant::now(),
             };
-            let lane = worker.lane(rain.buckets[bucket].node);
+            let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
             session.in_flight.set(session.in_flight.get() + 1);
             worker.in_flight.set(worker.in_flight.get() + 1);
             if let Err(grab) = lane.push(rain, bucket, grab) {

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -15,11 +15,13 @@ use super::rains::RainView;
 use super::session::Session;
 use super::worker::Worker;
 use crate::clock::now_ms;
-use crate::config::GRAB_BATCH_MAX;
+use crate::config::{self, GRAB_BATCH_MAX};
 use crate::rain::{Durability, Packet, RainId};
 use crate::store::bucket_of;
 use crate::store::grab::{self, Answer, Gate, Grabbed};
 use crate::store::link::Link;
+use crate::store::node::Peer;
+use crate::store::route::Replicated;
 use crate::store::{StoreError, script};
 use crate::wire::Outcome;
 
@@ -39,6 +41,8 @@ struct Queue {
 
 pub struct Lane {
     link: Link,
+    /// How long a batch waits for its replicas.
+    replicas_wait: Duration,
     queues: RefCell<HashMap<(RainId, usize), Queue>>,
     queued: Cell<usize>,
     queued_max: usize,
@@ -46,12 +50,13 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn new(link: Link, queued_max: usize) -> Lane {
+    pub fn new(link: Link, settings: &config::Gateway) -> Lane {
         Lane {
             link,
+            replicas_wait: settings.replicas_wait,
             queues: RefCell::default(),
             queued: Cell::new(0),
-            queued_max,
+            queued_max: settings.lane_queue_max,
             wake: Notify::new(),
         }
     }
@@ -85,7 +90,7 @@ impl Lane {
             }
             // One call a bucket, all in one round trip.
             let calls = batches.into_iter().map(|batch| async move {
-                let reply = self.send(&batch).await;
+                let reply = self.send(worker, &batch).await;
                 self.answer(worker, batch, reply);
                 worker.flush_dirty();
             });
@@ -115,24 +120,38 @@ impl Lane {
         batches
     }
 
-    async fn send(&self, batch: &Queue) -> Result<String, StoreError> {
-        let users = batch
-            .waiting
-            .iter()
-            .filter_map(|grab| grab.session.user())
-            .map(|user| user.as_str());
-        let call = grab::call(&batch.rain.buckets[batch.bucket].keys, users);
+    async fn send(&self, worker: &Worker, batch: &Queue) -> Result<String, StoreError> {
+        let durability = batch.rain.snapshot.durability;
+        let view = &batch.rain.buckets[batch.bucket];
+        // WON must not be sent for less than the rain's level: checked for the very process that is asked.
+        let fsync = Cell::new(false);
+        let call = |peer: &Peer| {
+            fsync.set(peer.fsync);
+            let users = batch
+                .waiting
+                .iter()
+                .filter_map(|grab| grab.session.user())
+                .map(|user| user.as_str());
+            grab::call(&view.keys, &peer.run_id, users)
+        };
+        let replicated = match durability {
+            Durability::Memory | Durability::Fsync => None,
+            Durability::Replicas(replicas) => Some(Replicated {
+                replicas,
+                wait: self.replicas_wait,
+            }),
+        };
         crate::crash::point("grab.before");
-        let reply = script::GRAB.run(&self.link, &call).await?;
+        let route = worker.store.route(view.slot);
+        let reply = route
+            .run_over(&self.link, &script::GRAB, call, replicated)
+            .await?;
         crate::crash::point("grab.after");
-        // WON must not be sent for less than the rain's level. Asked after the call: it may have made a new connection, to a node that
-        // came back with weaker settings. The repeat finds the win.
-        if batch.rain.snapshot.durability == Durability::Fsync
-            && self.link.offers() != Some(Durability::Fsync)
-        {
+        // The repeat finds the win.
+        if durability == Durability::Fsync && !fsync.get() {
             let problems = vec!["appendfsync is not always, too weak for this rain".to_owned()];
             return Err(StoreError::Unfit {
-                node: self.link.address.name.clone(),
+                node: self.link.name(),
                 problems,
             });
         }
@@ -200,7 +219,9 @@ impl Lane {
         let (outcome, packet): (Outcome, Option<Packet>) = match (entry, gate) {
             (Some(Grabbed::Won(packet)), _) => (Outcome::Won, Some(packet)),
             (Some(Grabbed::AlreadyWon(packet)), _) => (Outcome::AlreadyWon, Some(packet)),
-            (None, _) | (Some(Grabbed::Nothing), Gate::Missing) => (Outcome::Retry, None),
+            (None, _) | (Some(Grabbed::Nothing), Gate::Missing | Gate::Suspect) => {
+                (Outcome::Retry, None)
+            }
             (Some(Grabbed::Nothing), Gate::Loading | Gate::NotOpen) => (Outcome::NotOpen, None),
             (Some(Grabbed::Nothing), Gate::Paused) => (Outcome::Paused, None),
             (Some(Grabbed::Nothing), Gate::Closed) => (Outcome::Closed, None),

@@ -28,7 +28,7 @@ const READS_AT_ONCE: usize = 16;
 /// A bucket as the gateway sees it.
 pub struct BucketView {
     pub keys: BucketKeys,
-    pub node: usize,
+    pub slot: u16,
     /// The gate's epoch at the last answer.
     epoch: AtomicU64,
     /// Until when, ms since 1970, the last answer *empty* is taken to hold.
@@ -72,10 +72,10 @@ pub enum Phase {
 }
 
 impl RainView {
-    fn new(snapshot: Snapshot, store: &Store) -> RainView {
+    fn new(snapshot: Snapshot) -> RainView {
         let view = |tag| BucketView {
             keys: BucketKeys::new(&tag),
-            node: store.node_of(&tag),
+            slot: tag.slot(),
             epoch: AtomicU64::new(0),
             empty_until_ms: AtomicU64::new(0),
         };
@@ -206,7 +206,7 @@ impl Rains {
 
     /// Takes in a snapshot unless a newer one is known. The buckets' memory is kept as long as the buckets stay.
     fn put(&self, snapshot: Snapshot) {
-        let fresh = Arc::new(RainView::new(snapshot, &self.store));
+        let fresh = Arc::new(RainView::new(snapshot));
         self.views.rcu(|views| {
             let mut views = HashMap::clone(views);
             let id = fresh.snapshot.rain;

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::deadlines::Deadlines;
 use super::lane::Lane;
 use super::limits::{Clock, Doors, Rate, UserRates};
-use super::rains::{Push, RainView, Rains};
+use super::rains::{BucketView, Push, RainView, Rains};
 use super::rooms::Rooms;
 use super::session::Session;
 use super::tls::Certificates;
@@ -23,7 +23,7 @@ use super::users::Users;
 use crate::clock::now_ms;
 use crate::config;
 use crate::jitter::Jitter;
-use crate::rain::{Packet, RainId};
+use crate::rain::{Durability, Packet, RainId};
 use crate::store::Store;
 use crate::store::inbox::News;
 use crate::store::link::Link;
@@ -72,7 +72,8 @@ pub struct Inputs {
 pub struct Worker {
     shared: Arc<Shared>,
     sessions: RefCell<HashMap<u64, Rc<Session>>>,
-    lanes: Vec<Vec<Rc<Lane>>>,
+    /// By the node's number, then with and without waiting for replicas: what waits keeps nothing behind it waiting that need not.
+    lanes: RefCell<Vec<[Vec<Rc<Lane>>; 2]>>,
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
     pub(super) users: Users,
@@ -95,7 +96,7 @@ pub struct Worker {
     missing: RefCell<HashMap<RainId, Instant>>,
     look_ups: Rc<Cell<usize>>,
     /// Inboxes that are being read, by node: one that does not answer must not keep those of the others waiting.
-    inbox_reads: Vec<Rc<Cell<usize>>>,
+    inbox_reads: RefCell<HashMap<usize, Rc<Cell<usize>>>>,
     jitter: Jitter,
 }
 
@@ -127,18 +128,6 @@ impl Drop for Turn {
 
 impl Worker {
     pub fn new(shared: Arc<Shared>) -> Rc<Worker> {
-        let lane = |address: &crate::store::link::Address| {
-            Rc::new(Lane::new(
-                Link::new(address.clone()),
-                shared.settings.lane_queue_max,
-            ))
-        };
-        let lanes = |link: &Arc<Link>| {
-            (0..shared.settings.lanes_per_node)
-                .map(|_| lane(&link.address))
-                .collect()
-        };
-        let lanes = shared.store.links().iter().map(lanes).collect();
         let settings = &shared.settings;
         let shortest = (settings.hello_timeout)
             .min(settings.idle_timeout)
@@ -152,7 +141,7 @@ impl Worker {
             handshakes: Rc::default(),
             handshakes_max: (settings.handshakes_max / settings.workers).max(1),
             sessions: RefCell::default(),
-            lanes,
+            lanes: RefCell::default(),
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
             users: Users::default(),
@@ -163,7 +152,7 @@ impl Worker {
             told: Cell::new(0),
             missing: RefCell::default(),
             look_ups: Rc::default(),
-            inbox_reads: shared.store.links().iter().map(|_| Rc::default()).collect(),
+            inbox_reads: RefCell::default(),
             jitter: Jitter::default(),
             shared,
         })
@@ -171,10 +160,6 @@ impl Worker {
 
     /// Serves until the drain is over.
     pub async fn run(self: Rc<Self>, listener: TcpListener, mut inputs: Inputs) {
-        for lane in self.lanes.iter().flatten() {
-            let (lane, worker) = (lane.clone(), self.clone());
-            tokio::task::spawn_local(async move { lane.run(&worker).await });
-        }
         // A panic here must not end the sessions of this worker.
         while task::contained("worker", self.serve(&listener, &mut inputs))
             .await
@@ -343,10 +328,25 @@ impl Worker {
         self.drain.is_cancelled()
     }
 
-    pub fn lane(&self, node: usize) -> &Lane {
-        let lanes = &self.lanes[node];
+    /// A lane to the node that owns the bucket now.
+    pub fn lane(self: &Rc<Self>, bucket: &BucketView, durability: Durability) -> Rc<Lane> {
+        let node = self.store.node_of_slot(bucket.slot);
+        let waits = matches!(durability, Durability::Replicas(_));
+        let mut lanes = self.lanes.borrow_mut();
+        if lanes.len() <= node {
+            lanes.resize_with(node + 1, Default::default);
+        }
+        let lanes = &mut lanes[node][usize::from(waits)];
+        if lanes.is_empty() {
+            for _ in 0..self.settings.lanes_per_node {
+                let link = Link::new(self.store.link(node).node.clone());
+                let (lane, worker) = (Rc::new(Lane::new(link, &self.settings)), self.clone());
+                lanes.push(lane.clone());
+                tokio::task::spawn_local(async move { lane.run(&worker).await });
+            }
+        }
         self.next_lane.set(self.next_lane.get().wrapping_add(1));
-        &lanes[self.next_lane.get() % lanes.len()]
+        lanes[self.next_lane.get() % lanes.len()].clone()
     }
 
     /// Writes to every session that has something to write.
@@ -453,6 +453,9 @@ impl Worker {
 
     /// A place among the reads of inboxes on `node`.
     pub fn inbox_turn(&self, node: usize) -> Option<Turn> {
-        Turn::take(&self.inbox_reads[node], INBOX_READS_MAX)
+        Turn::take(
+            self.inbox_reads.borrow_mut().entry(node).or_default(),
+            INBOX_READS_MAX,
+        )
     }
 }

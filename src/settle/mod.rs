@@ -197,7 +197,8 @@ impl Settler {
             self.finish(held, decisions.collect(), rest)
         });
         let news = join_all(finishing.collect::<Vec<_>>()).await.concat();
-        self.notifier.publish(&held[0].bucket.link, &news).await;
+        let link = held[0].bucket.route.link();
+        self.notifier.publish(&link, &news).await;
         crate::metrics::get()
             .settle_batch_seconds
             .record(started.elapsed());

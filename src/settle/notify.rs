@@ -4,6 +4,7 @@
 //! still to do. Nothing else has to remember it, no attempt is burnt, and its neighbours are acked. The wait grows with the outage, so that
 //! claims that come again in vain take a bounded share of the settlers' time, however many there are.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,8 @@ pub struct Notifier {
     store: Arc<Store>,
     keep: Keep,
     /// By node.
-    away: Mutex<Vec<Option<Away>>>,
+    /// By the node's number.
+    away: Mutex<HashMap<usize, Away>>,
 }
 
 #[derive(Clone)]
@@ -58,24 +60,25 @@ impl Notifier {
             ms: settings.inbox_keep.as_millis() as u64,
             messages: settings.inbox_messages_max,
         };
-        let away = Mutex::new(vec![None; store.links().len()]);
-        Notifier { store, keep, away }
+        Notifier {
+            store,
+            keep,
+            away: Mutex::default(),
+        }
     }
 
     /// The nodes that must not be tried yet.
-    fn resting(&self) -> Vec<Option<Away>> {
+    fn resting(&self) -> HashMap<usize, Away> {
         let now = Instant::now();
         let mut away = self.away.lock().expect("no panic under this lock").clone();
-        for node in &mut away {
-            node.take_if(|away| away.try_again <= now);
-        }
+        away.retain(|_, away| away.try_again > now);
         away
     }
 
     fn answered(&self, node: usize) {
         let mut away = self.away.lock().expect("no panic under this lock");
-        if away[node].take().is_some() {
-            tracing::info!(node = %self.store.links()[node].address.name, "inboxes can be written again");
+        if away.remove(&node).is_some() {
+            tracing::info!(node = %self.store.link(node).name(), "inboxes can be written again");
         }
     }
 
@@ -83,7 +86,7 @@ impl Notifier {
     fn failed(&self, node: usize, error: &StoreError) -> Duration {
         let now = Instant::now();
         let mut away = self.away.lock().expect("no panic under this lock");
-        let since = match &away[node] {
+        let since = match away.get(&node) {
             Some(away) => away.since,
             None => {
                 tracing::warn!(%error, "inboxes cannot be written; credited claims wait for it");
@@ -92,11 +95,16 @@ impl Notifier {
         };
         let outage = now - since;
         let wait = (outage / 2).clamp(TRY_AGAIN_MIN, TRY_AGAIN_MAX);
-        away[node] = Some(Away {
-            since,
-            try_again: now + wait,
-            error: error.clone(),
-        });
+        let try_again = now + wait;
+        let error = error.clone();
+        away.insert(
+            node,
+            Away {
+                since,
+                try_again,
+                error,
+            },
+        );
         outage
     }
 
@@ -110,7 +118,7 @@ impl Notifier {
         let (mut tried, mut drafts) = (vec![], vec![]);
         for leased in paid {
             let node = self.store.node_of_user(&leased.claim.user);
-            if let Some(away) = &resting[node] {
+            if let Some(away) = resting.get(&node) {
                 let hindrance = Hindrance::NodeAway {
                     outage: away.since.elapsed(),
                     error: away.error.clone(),
@@ -162,7 +170,9 @@ fn is_of_the_node(error: &StoreError) -> bool {
         StoreError::Address { .. } | StoreError::Managed { .. } => true,
         // Out of memory, loading, read-only, …: all inboxes there have to wait.
         StoreError::Refused { code, .. } => code != "WRONGTYPE",
-        StoreError::Foreign { .. } | StoreError::Reply { .. } => false,
+        StoreError::Tls { .. } | StoreError::Sentinel { .. } | StoreError::Cluster { .. } => true,
+        StoreError::NotReplicated { .. } => true,
+        StoreError::Foreign { .. } | StoreError::Suspect { .. } | StoreError::Reply { .. } => false,
     }
 }
 

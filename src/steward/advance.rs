@@ -8,7 +8,7 @@ use super::{Steward, StewardError};
 use crate::clock::now_ms;
 use crate::rain::{Rain, State, Step};
 use crate::store::StoreError;
-use crate::store::bucket::{Census, GateAnswer};
+use crate::store::bucket::{Census, GateAnswer, Shut};
 use crate::store::directory::Snapshot;
 
 /// How long what a node was told is taken to stand: after that it is told again, in case the node has forgotten.
@@ -93,7 +93,7 @@ impl Steward {
         if self.is_applied(rain) {
             return Ok(());
         }
-        let weak = self.store.offers(rain.durability).err();
+        let weak = self.store.offers(rain.durability).await.err();
         let paused = rain.state == State::Paused || weak.is_some();
         let (chunks, buckets) = (rain.split.chunks(), self.store.buckets(rain));
         let gates = buckets
@@ -104,8 +104,16 @@ impl Steward {
         if answers
             .iter()
             .any(|answer| matches!(answer, Ok(GateAnswer::NotLoaded)))
+            && self.load_again(rain).await?
         {
-            return self.load_again(rain).await;
+            return Ok(());
+        }
+        let lost = |answer: &Result<GateAnswer, _>| {
+            matches!(answer, Ok(GateAnswer::NotLoaded | GateAnswer::Suspect))
+        };
+        if answers.iter().any(lost) {
+            self.repair_when_due(rain).await?;
+            return Ok(());
         }
         first_error(answers)?;
         if let Some(problem) = weak {
@@ -123,20 +131,15 @@ impl Steward {
     }
 
     /// A node has lost packets. Before the opening nobody can have won any, so they are put back; afterwards that would give
-    /// packets twice.
-    async fn load_again(&self, rain: &Rain) -> Result<(), StewardError> {
-        if rain.state == State::Ready
-            && rain.window.opens_at_ms.is_none_or(|opens| opens > now_ms())
-        {
+    /// packets twice, and the ledger has to be asked.
+    async fn load_again(&self, rain: &Rain) -> Result<bool, StewardError> {
+        let early = rain.state == State::Ready
+            && rain.window.opens_at_ms.is_none_or(|opens| opens > now_ms());
+        if early {
             tracing::error!(rain = %rain.id, "a node lost packets before the opening; loading them again");
             self.load(rain).await?;
-            return Ok(());
         }
-        Err(fault(
-            rain,
-            "a node lost its packets: restore the node's append-only file, or close the rain"
-                .into(),
-        ))
+        Ok(early)
     }
 
     /// Shuts every gate for ever, then says so.
@@ -144,7 +147,14 @@ impl Steward {
         if self.is_applied(rain) {
             return Ok(());
         }
-        first_error(join_all(self.store.buckets(rain).iter().map(|bucket| bucket.close())).await)?;
+        let buckets = self.store.buckets(rain);
+        let answers = join_all(buckets.iter().map(|bucket| bucket.close())).await;
+        let suspect = |answer: &Result<Shut, _>| answer.as_ref().is_ok_and(|shut| shut.suspect);
+        let suspect = rain.loaded && answers.iter().any(suspect);
+        first_error(answers)?;
+        if suspect {
+            self.repair_when_due(rain).await?;
+        }
         if self
             .applied(rain.id)
             .version

@@ -13,6 +13,8 @@ mod balance;
 mod load;
 /// What is left goes back to the sponsor.
 mod refund;
+/// A node that came back as another process, or empty.
+pub mod repair;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
+use crate::jitter::Jitter;
 use crate::ledger::{Ledger, LedgerError};
 use crate::rain::{Rain, RainId};
 use crate::store::fenced::{FencedLeases, Wait};
@@ -45,6 +48,8 @@ struct Applied {
     version: Option<(i64, Instant)>,
     /// No audit before this.
     audit_after: Option<Instant>,
+    /// Since when a bucket is known to be suspect.
+    suspect_since: Option<Instant>,
 }
 
 pub struct Steward {
@@ -52,6 +57,7 @@ pub struct Steward {
     store: Arc<Store>,
     ledger: Ledger,
     applied: Mutex<HashMap<RainId, Applied>>,
+    jitter: Jitter,
 }
 
 /// Starts the steward's rounds. They end when `stop` is cancelled, within one step; then the leases are released.
@@ -73,6 +79,7 @@ impl Steward {
             store,
             ledger,
             applied: Mutex::default(),
+            jitter: Jitter::default(),
         }
     }
 

@@ -27,6 +27,10 @@ impl Steward {
         try_join_all(buckets.iter().map(Bucket::close)).await?;
         self.finish_transfers(rain, &buckets).await?;
         let shut = try_join_all(buckets.iter().map(Bucket::close)).await?;
+        if rain.loaded && shut.iter().any(|shut| shut.suspect) {
+            // What lies there now may have been won: repaired in the next round.
+            return Ok(());
+        }
         let left = if rain.loaded {
             self.left_in_pools(rain, &buckets, &shut).await?
         } else if shut.iter().any(|shut| shut.winners > 0) {

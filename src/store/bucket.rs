@@ -1,21 +1,20 @@
 //! One bucket of a rain: the verbs of the steward and of the settlers. Grabs go through `grab.rs`.
 
-use std::sync::Arc;
-
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::keys::{BucketKeys, Tag};
-use super::link::Link;
+use super::node::Peer;
+use super::route::Route;
 use super::{StoreError, script};
 use crate::config::LEASE_BATCH_MAX;
 use crate::rain::{Claim, Packet, UserId, Window};
 
-/// A bucket and the node that holds it.
+/// A bucket and the way to it.
 #[derive(Clone)]
 pub struct Bucket {
     pub tag: Tag,
     pub keys: BucketKeys,
-    pub link: Arc<Link>,
+    pub route: Route,
     /// Of the rain's seed: what Redis holds for this tag must carry it too.
     pub fingerprint: String,
 }
@@ -26,6 +25,8 @@ pub enum GateAnswer {
     Set,
     Closed,
     NotLoaded,
+    /// Another process loaded it: some of it may be lost.
+    Suspect,
     /// A newer version of the rain's record was there first.
     Stale,
 }
@@ -36,6 +37,8 @@ pub struct Shut {
     pub left: u64,
     pub winners: u64,
     pub chunks: u32,
+    /// Another process loaded it, or it was not there: some of it may be lost.
+    pub suspect: bool,
 }
 
 /// How many of each a bucket holds at one moment.
@@ -116,12 +119,30 @@ impl Bucket {
         keys: &[&str],
         args: &[String],
     ) -> Result<Value, StoreError> {
-        let mut call = script.call(keys);
-        for arg in args {
-            call.arg(arg);
-        }
+        let arguments = |call: &mut Cmd, _: &Peer| {
+            for arg in args {
+                call.arg(arg);
+            }
+        };
+        self.run_with(script, keys, arguments).await
+    }
+
+    /// Runs a script with the arguments for the process that is asked.
+    pub(super) async fn run_with(
+        &self,
+        script: &script::Script,
+        keys: &[&str],
+        arguments: impl Fn(&mut Cmd, &Peer),
+    ) -> Result<Value, StoreError> {
         crate::crash::script(script.verb, "before");
-        let reply = script.run(&self.link, &call).await;
+        let reply = self
+            .route
+            .run(script, |peer| {
+                let mut call = script.call(keys);
+                arguments(&mut call, peer);
+                call
+            })
+            .await;
         crate::crash::script(script.verb, "after");
         reply
     }
@@ -140,22 +161,32 @@ impl Bucket {
 
     /// Appends chunk number `chunk`; returns how many chunks are loaded now, or `None` if the gate is closed.
     pub async fn load(&self, chunk: u32, packets: &[Packet]) -> Result<Option<u32>, StoreError> {
-        let mut args = Vec::with_capacity(packets.len() + 2);
-        args.extend([chunk.to_string(), self.fingerprint.clone()]);
-        args.extend(packets.iter().map(Packet::to_string));
-        match self
-            .run_count(&script::LOAD, &[&self.keys.gate, &self.keys.pool], &args)
-            .await?
-        {
-            -2 => Err(self.foreign()),
-            -1 => Ok(None),
-            loaded => Ok(Some(loaded as u32)),
+        let keys = [self.keys.gate.as_str(), &self.keys.pool];
+        let arguments = |call: &mut Cmd, peer: &Peer| {
+            call.arg(chunk).arg(&self.fingerprint).arg(&peer.run_id);
+            for packet in packets {
+                call.arg(packet.to_string());
+            }
+        };
+        match self.run_with(&script::LOAD, &keys, arguments).await? {
+            Value::Int(-3) => Err(self.suspect()),
+            Value::Int(-2) => Err(self.foreign()),
+            Value::Int(-1) => Ok(None),
+            Value::Int(loaded) => Ok(Some(loaded as u32)),
+            reply => Err(script::LOAD.misread(&reply)),
         }
     }
 
-    fn foreign(&self) -> StoreError {
+    pub(super) fn suspect(&self) -> StoreError {
+        StoreError::Suspect {
+            node: self.route.name(),
+            bucket: self.tag.to_string(),
+        }
+    }
+
+    pub(super) fn foreign(&self) -> StoreError {
         StoreError::Foreign {
-            node: self.link.address.name.clone(),
+            node: self.route.name(),
             bucket: self.tag.to_string(),
         }
     }
@@ -163,7 +194,7 @@ impl Bucket {
     /// Chunks that are loaded, 0 for a bucket that is not there.
     pub async fn chunks_loaded(&self) -> Result<u32, StoreError> {
         let reply = self
-            .link
+            .route
             .call(redis::cmd("HGET").arg(&self.keys.gate).arg("chunks"))
             .await?;
         match text(&reply) {
@@ -183,20 +214,18 @@ impl Bucket {
         let ms = |ms: Option<i64>| ms.map(|ms| ms.to_string()).unwrap_or_default();
         let state = if paused { "paused" } else { "ready" };
         let (opens, closes) = (ms(window.opens_at_ms), ms(window.closes_at_ms()));
-        let args = [
-            chunks.to_string(),
-            state.into(),
-            opens,
-            closes,
-            version.to_string(),
-            self.fingerprint.clone(),
-        ];
-        let reply = self.run(&script::GATE, &[&self.keys.gate], &args).await?;
+        let arguments = |call: &mut Cmd, peer: &Peer| {
+            call.arg(chunks).arg(state).arg(&opens).arg(&closes);
+            call.arg(version).arg(&self.fingerprint).arg(&peer.run_id);
+        };
+        let keys = [self.keys.gate.as_str()];
+        let reply = self.run_with(&script::GATE, &keys, arguments).await?;
         match text(&reply) {
             Some("ok") => Ok(GateAnswer::Set),
             Some("stale") => Ok(GateAnswer::Stale),
             Some("closed") => Ok(GateAnswer::Closed),
             Some("loading") => Ok(GateAnswer::NotLoaded),
+            Some("suspect") => Ok(GateAnswer::Suspect),
             Some("foreign") => Err(self.foreign()),
             _ => Err(script::GATE.misread(&reply)),
         }
@@ -205,16 +234,22 @@ impl Bucket {
     /// Shuts the gate for ever.
     pub async fn close(&self) -> Result<Shut, StoreError> {
         let k = &self.keys;
-        let args = [self.fingerprint.clone()];
-        match self
-            .run(&script::CLOSE, &[&k.gate, &k.pool, &k.winners], &args)
-            .await?
-        {
+        let keys = [k.gate.as_str(), &k.pool, &k.winners];
+        let arguments = |call: &mut Cmd, peer: &Peer| {
+            call.arg(&self.fingerprint).arg(&peer.run_id);
+        };
+        match self.run_with(&script::CLOSE, &keys, arguments).await? {
             Value::Array(items) => match items[..] {
-                [Value::Int(left), Value::Int(winners), Value::Int(chunks)] => Ok(Shut {
+                [
+                    Value::Int(left),
+                    Value::Int(winners),
+                    Value::Int(chunks),
+                    Value::Int(suspect),
+                ] => Ok(Shut {
                     left: left as u64,
                     winners: winners as u64,
                     chunks: chunks as u32,
+                    suspect: suspect == 1,
                 }),
                 _ => Err(self.foreign()),
             },
@@ -325,7 +360,7 @@ impl Bucket {
             let mut cmd = redis::cmd(verb);
             cmd.arg(key);
             async move {
-                match self.link.call(&cmd).await? {
+                match self.route.call(&cmd).await? {
                     Value::Int(count) => Ok(count as u64),
                     reply => Err(StoreError::Reply {
                         verb,
@@ -357,11 +392,11 @@ impl Bucket {
         let mut oldest = vec![];
         let mut waiting = redis::cmd("LINDEX");
         waiting.arg(&self.keys.claims).arg(-1);
-        oldest.extend(text(&self.link.call(&waiting).await?).map(str::to_owned));
+        oldest.extend(text(&self.route.call(&waiting).await?).map(str::to_owned));
         for key in [&self.keys.leased, &self.keys.retry] {
             let mut first = redis::cmd("ZRANGE");
             first.arg(key).arg(0).arg(0);
-            if let Value::Array(items) = self.link.call(&first).await? {
+            if let Value::Array(items) = self.route.call(&first).await? {
                 oldest.extend(items.first().and_then(text).map(str::to_owned));
             }
         }
@@ -376,7 +411,7 @@ impl Bucket {
     ) -> Result<Vec<Result<Packet, String>>, StoreError> {
         let mut cmd = redis::cmd("LRANGE");
         cmd.arg(&self.keys.pool).arg(start).arg(start + most - 1);
-        parsed_items(&self.link.call(&cmd).await?)
+        parsed_items(&self.route.call(&cmd).await?)
     }
 
     /// Claims waiting, from `start` (0 is the newest), at most `most`.
@@ -387,7 +422,7 @@ impl Bucket {
     ) -> Result<Vec<Result<Claim, String>>, StoreError> {
         let mut cmd = redis::cmd("LRANGE");
         cmd.arg(&self.keys.claims).arg(start).arg(start + most - 1);
-        parsed_items(&self.link.call(&cmd).await?)
+        parsed_items(&self.route.call(&cmd).await?)
     }
 
     /// Claims leased or in the delay queue, by rank, at most `most`.
@@ -405,7 +440,7 @@ impl Bucket {
         })
         .arg(start)
         .arg(start + most - 1);
-        parsed_items(&self.link.call(&cmd).await?)
+        parsed_items(&self.route.call(&cmd).await?)
     }
 
     /// One step of a walk over the winners; start with cursor 0, end when it is 0 again. May repeat a winner. What cannot be read is
@@ -441,17 +476,26 @@ impl Bucket {
     ) -> Result<(u64, Vec<(String, String)>), StoreError> {
         let mut cmd = redis::cmd("HSCAN");
         cmd.arg(key).arg(cursor).arg("COUNT").arg(1_000);
-        let reply = self.link.call(&cmd).await?;
+        let reply = self.route.call(&cmd).await?;
         redis::from_redis_value(reply).map_err(|error| StoreError::Reply {
             verb: "HSCAN",
             reply: error.to_string(),
         })
     }
 
+    /// One batch of grabs, as a gateway makes it: up to [`crate::config::GRAB_BATCH_MAX`] users.
+    pub async fn grab<'u>(
+        &self,
+        users: impl Iterator<Item = &'u str> + Clone,
+    ) -> Result<Value, StoreError> {
+        let call = |peer: &Peer| super::grab::call(&self.keys, &peer.run_id, users.clone());
+        self.route.run(&script::GRAB, call).await
+    }
+
     /// Lets every key of the bucket expire.
     pub async fn expire(&self, after_ms: u64) -> Result<(), StoreError> {
         for key in self.keys.all() {
-            self.link
+            self.route
                 .call(redis::cmd("PEXPIRE").arg(key).arg(after_ms))
                 .await?;
         }

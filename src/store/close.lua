@@ -5,18 +5,20 @@
 -- KEYS[2] hb:{<tag>}:pool     LIST
 -- KEYS[3] hb:{<tag>}:winners  HASH
 -- ARGV[1] fingerprint         of the rain's seed
+-- ARGV[2] run_id              of the process that is asked
 --
--- Returns the packets left in the pool, the winners, and the chunks loaded; or nothing, changing nothing, when the bucket is another
+-- Returns the packets left in the pool, the winners, the chunks loaded, and 1 if the bucket is suspect (it was another process's,
+-- or is not there); or nothing, changing nothing, when the bucket is another
 -- rain's.
 -- Cost    O(1). Writes only below the marked line; an error above it changes nothing.
 
 local left = redis.call('LLEN', KEYS[2])
 local winners = redis.call('HLEN', KEYS[3])
-local gate = redis.call('HMGET', KEYS[1], 'chunks', 'fingerprint')
+local gate = redis.call('HMGET', KEYS[1], 'chunks', 'fingerprint', 'run_id')
 if gate[2] and gate[2] ~= ARGV[1] then
   return {}
 end
 
 -- From here on it must succeed.
 redis.call('HSET', KEYS[1], 'state', 'closed', 'fingerprint', ARGV[1])
-return { left, winners, tonumber(gate[1] or '0') }
+return { left, winners, tonumber(gate[1] or '0'), gate[3] == ARGV[2] and 0 or 1 }

@@ -129,7 +129,7 @@ impl Bucket {
     /// The dead letter of one packet.
     pub async fn dead_letter(&self, packet: PacketId) -> Result<Option<DeadLetter>, StoreError> {
         let reply = self
-            .link
+            .route
             .call(
                 redis::cmd("HGET")
                     .arg(&self.keys.dead)

@@ -61,7 +61,7 @@ impl Store {
             .arg(keys::RAIN_CHANNEL)
             .arg(snapshot.rain.get());
         // The list first: a rain that is listed without a snapshot is skipped, one that is not listed is never seen.
-        let list = self.link_of(keys::RAINS);
+        let list = self.route_of(keys::RAINS);
         list.call(
             redis::cmd("ZADD")
                 .arg(keys::RAINS)
@@ -70,17 +70,19 @@ impl Store {
                 .arg(snapshot.rain.get()),
         )
         .await?;
-        script::PUBLISH.run(self.link_of(&key), &call).await?;
+        self.route_of(&key)
+            .run(&script::PUBLISH, |_| call.clone())
+            .await?;
         Ok(())
     }
 
     /// Takes a rain off the list and lets its snapshot expire.
     pub async fn unlist(&self, rain: RainId, after_ms: u64) -> Result<(), StoreError> {
-        self.link_of(keys::RAINS)
+        self.route_of(keys::RAINS)
             .call(redis::cmd("ZREM").arg(keys::RAINS).arg(rain.get()))
             .await?;
         let key = keys::rain(rain);
-        self.link_of(&key)
+        self.route_of(&key)
             .call(redis::cmd("PEXPIRE").arg(&key).arg(after_ms))
             .await?;
         Ok(())
@@ -90,7 +92,7 @@ impl Store {
     pub async fn snapshot(&self, rain: RainId) -> Result<Option<Snapshot>, StoreError> {
         let key = keys::rain(rain);
         let reply = self
-            .link_of(&key)
+            .route_of(&key)
             .call(redis::cmd("HGET").arg(&key).arg("snapshot"))
             .await?;
         let Some(json) = text(&reply) else {
@@ -106,7 +108,7 @@ impl Store {
     /// Ids of all listed rains: what a gateway that missed a message reads again.
     pub async fn listed(&self) -> Result<Vec<RainId>, StoreError> {
         let reply = self
-            .link_of(keys::RAINS)
+            .route_of(keys::RAINS)
             .call(redis::cmd("ZRANGE").arg(keys::RAINS).arg(0).arg(-1))
             .await?;
         let Value::Array(items) = &reply else {

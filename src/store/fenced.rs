@@ -14,7 +14,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use redis::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -23,7 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::bucket::{or_node_clock, text};
-use super::link::Address;
+use super::listen::Heard;
 use super::{Store, StoreError, keys, script};
 use crate::config::LeaseTerms;
 use crate::jitter::Jitter;
@@ -94,8 +93,10 @@ impl NamedLease {
             .arg(length.as_millis() as u64)
             .arg(FENCE_KEPT.as_millis() as u64)
             .arg(or_node_clock(now_ms));
-        let reply = script::ACQUIRE
-            .run(self.store.link_of(&self.key), &call)
+        let reply = self
+            .store
+            .route_of(&self.key)
+            .run(&script::ACQUIRE, |_| call.clone())
             .await?;
         parse_answer(&reply).ok_or_else(|| script::ACQUIRE.misread(&reply))
     }
@@ -119,7 +120,8 @@ impl NamedLease {
         script: &script::Script,
         call: &redis::Cmd,
     ) -> Result<bool, StoreError> {
-        match script.run(self.store.link_of(&self.key), call).await? {
+        let route = self.store.route_of(&self.key);
+        match route.run(script, |_| call.clone()).await? {
             Value::Int(1) => Ok(true),
             Value::Int(0) => Ok(false),
             reply => Err(script.misread(&reply)),
@@ -127,7 +129,7 @@ impl NamedLease {
     }
 
     fn probe_interval(&self) -> Duration {
-        self.store.link_of(&self.key).address.probe_interval()
+        self.store.nodes.reach.probe_interval
     }
 }
 
@@ -193,12 +195,14 @@ impl FencedLeases {
         stop: &CancellationToken,
     ) -> FencedLeases {
         let waiting: Arc<Waiting> = Arc::default();
-        for link in store.links() {
-            let (address, waiting, stop) = (link.address.clone(), waiting.clone(), stop.clone());
-            tasks.spawn(async move {
-                stop.run_until_cancelled(listen(&address, &waiting)).await;
-            });
-        }
+        let heard = waiting.clone();
+        let hear = move |said: Heard| match said {
+            // Whoever began to wait before this may have missed a release. What is not heard while a node is away is found when the lease's
+            // time is over.
+            Heard::Listening => heard.wake_all(),
+            Heard::Message(name) => heard.wake(name),
+        };
+        store.listen_with(keys::LEASE_CHANNEL, hear, tasks, stop.clone());
         FencedLeases {
             store,
             terms,
@@ -236,27 +240,6 @@ impl FencedLeases {
             }
         }
     }
-}
-
-/// Hears of released leases and wakes those who wait for them. What is not heard while the node is away is found when a lease's time is over.
-async fn listen(address: &Address, waiting: &Waiting) {
-    loop {
-        if let Err(error) = hear(address, waiting).await {
-            tracing::debug!(node = %address.name, %error, "released leases are not heard from here now");
-        }
-        tokio::time::sleep(address.probe_interval()).await;
-    }
-}
-
-async fn hear(address: &Address, waiting: &Waiting) -> Result<(), redis::RedisError> {
-    let mut listener = address.subscribe(keys::LEASE_CHANNEL).await?;
-    // Whoever began to wait before this may have missed a release.
-    waiting.wake_all();
-    let mut messages = listener.on_message();
-    while let Some(message) = messages.next().await {
-        waiting.wake(&message.get_payload::<String>()?);
-    }
-    Ok(())
 }
 
 /// Somebody who wants a lease. One that goes while the answer to its question is not known gives back what it may have got.

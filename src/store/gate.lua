@@ -8,11 +8,12 @@
 -- ARGV[4] closes_at_ms     ms since 1970, or empty
 -- ARGV[5] version          of the rain's record; what an older version says changes nothing
 -- ARGV[6] fingerprint      of the rain's seed
+-- ARGV[7] run_id           of the process that is asked
 --
--- Returns ok, stale, closed, loading or foreign; all but ok have changed nothing.
+-- Returns ok, stale, closed, loading, suspect (the bucket was another process's) or foreign; all but ok have changed nothing.
 -- Cost    O(1). Writes only below the marked line; an error above it changes nothing.
 
-local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version', 'fingerprint')
+local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version', 'fingerprint', 'run_id')
 if gate[4] and gate[4] ~= ARGV[6] then
   return 'foreign'
 end
@@ -22,11 +23,14 @@ end
 if gate[2] ~= ARGV[1] then
   return 'loading'
 end
+if gate[5] ~= ARGV[7] then
+  return 'suspect'
+end
 if tonumber(gate[3] or '0') > tonumber(ARGV[5]) then
   return 'stale'
 end
 
 -- From here on it must succeed.
 redis.call('HSET', KEYS[1], 'state', ARGV[2], 'opens_at_ms', ARGV[3], 'closes_at_ms', ARGV[4],
-  'version', ARGV[5])
+  'version', ARGV[5], 'run_id', ARGV[7])
 return 'ok'

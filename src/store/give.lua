@@ -7,16 +7,18 @@
 -- ARGV[1] transfer id
 -- ARGV[2] target             number of the bucket that gets them
 -- ARGV[3] most               packets to give, 1 to 500
+-- ARGV[4] run_id             of the process that is asked; a suspect bucket gives nothing
 --
--- Returns what stands in the outbox under this id, or nothing when the gate is closed or the pool empty. Asked again it gives no more.
+-- Returns what stands in the outbox under this id, or nothing when the gate is closed, the pool empty or the bucket
+-- suspect. Asked again it gives no more.
 -- Cost    O(most). Writes only below the marked line; an error above it changes nothing.
 
 local there = redis.call('HGET', KEYS[3], ARGV[1])
 if there then
   return there
 end
-local state = redis.call('HGET', KEYS[1], 'state')
-if state ~= 'ready' or redis.call('LLEN', KEYS[2]) == 0 then
+local gate = redis.call('HMGET', KEYS[1], 'state', 'run_id')
+if gate[1] ~= 'ready' or gate[2] ~= ARGV[4] or redis.call('LLEN', KEYS[2]) == 0 then
   return false
 end
 

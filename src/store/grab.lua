@@ -1,24 +1,29 @@
 #!lua
 -- grab: gives each user of one bucket a packet, or tells which packet the user already has.
 --
--- KEYS[1] hb:{<tag>}:gate     HASH  state, opens_at_ms, closes_at_ms, epoch; hungry is set here when somebody taps an empty pool
+-- KEYS[1] hb:{<tag>}:gate     HASH  state, opens_at_ms, closes_at_ms, epoch, run_id; hungry is set here when somebody taps an empty pool
 -- KEYS[2] hb:{<tag>}:pool     LIST  packet_id:cents, taken from the right
 -- KEYS[3] hb:{<tag>}:winners  HASH  user -> packet_id:cents
 -- KEYS[4] hb:{<tag>}:claims   LIST  packet_id:cents:user, pushed on the left
--- ARGV    users               text, 1 to 256 of them; a user who stands twice still gets one packet
+-- ARGV[1] run_id               of the process that is asked
+-- ARGV[2..] users             text, 1 to 256 of them; a user who stands twice still gets one packet
 --
 -- Returns one string: the gate and its epoch, then one entry per user in ARGV's order, separated by blanks.
---   gate   U not loaded, L loading, N not open yet, O open, P paused, C closed
+--   gate   U not loaded, L loading, S suspect (loaded by another process: some of it may be lost), N not open yet,
+--          O open, P paused, C closed
 --   entry  W<packet_id:cents> won now, A<packet_id:cents> won before, - nothing
 -- A user who won before is answered so whatever the gate says: the repeat of a lost reply must find its packet.
 -- Cost    O(users). Writes only below the marked line; an error above it changes nothing.
 
-local gate = redis.call('HMGET', KEYS[1], 'state', 'opens_at_ms', 'closes_at_ms', 'epoch', 'hungry')
+local gate = redis.call('HMGET', KEYS[1], 'state', 'opens_at_ms', 'closes_at_ms', 'epoch', 'hungry', 'run_id')
+local run_id = table.remove(ARGV, 1)
 local before = redis.call('HMGET', KEYS[3], unpack(ARGV))
 redis.call('LLEN', KEYS[4]) -- an error here, not between two writes, if it is no list
 
 local letter = 'U'
-if gate[1] == 'ready' then
+if gate[1] == 'ready' and gate[6] ~= run_id then
+  letter = 'S'
+elseif gate[1] == 'ready' then
   -- Plain numbers are enough: ms since 1970 stay below 2^53.
   local time = redis.call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)

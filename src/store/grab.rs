@@ -11,6 +11,8 @@ use crate::rain::Packet;
 pub enum Gate {
     /// The bucket is not there: its node lost it, or it has not been loaded.
     Missing,
+    /// Another process loaded it: some of it may be lost, so nothing is given until it is repaired.
+    Suspect,
     Loading,
     NotOpen,
     Open,
@@ -34,8 +36,10 @@ pub struct Answer<'a> {
     entries: std::str::SplitAsciiWhitespace<'a>,
 }
 
-pub fn call<'u>(keys: &BucketKeys, users: impl Iterator<Item = &'u str>) -> Cmd {
+/// `run_id` is that of the process the call is sent to.
+pub fn call<'u>(keys: &BucketKeys, run_id: &str, users: impl Iterator<Item = &'u str>) -> Cmd {
     let mut cmd = script::GRAB.call(&[&keys.gate, &keys.pool, &keys.winners, &keys.claims]);
+    cmd.arg(run_id);
     for user in users {
         cmd.arg(user);
     }
@@ -48,6 +52,7 @@ impl<'a> Answer<'a> {
         let head = entries.next()?;
         let gate = match head.as_bytes().first()? {
             b'U' => Gate::Missing,
+            b'S' => Gate::Suspect,
             b'L' => Gate::Loading,
             b'N' => Gate::NotOpen,
             b'O' => Gate::Open,

@@ -2,6 +2,7 @@
 //!
 //! The inbox is the truth; news may be lost. Both carry message ids, so that a client sees what it missed: see `proto/hongbao.proto`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -19,6 +20,15 @@ use crate::rain::{Claim, Packet, UserId};
 
 /// Messages written in one round trip. A call takes the node about 10 µs, so others wait a few ms for it at worst.
 const WRITE_BATCH: usize = 250;
+/// Refusals of one message of a batch after which it is sent on by itself.
+const SENT_ON: [&str; 6] = [
+    "NOSCRIPT",
+    "MOVED",
+    "ASK",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "READONLY",
+];
 /// Credits in one piece of news: up to 60 KiB on the channel.
 const NEWS_MAX: usize = 500;
 /// Pieces of news that wait for a gateway. Its reader only hands them on; beyond this they are dropped, since the inbox has them.
@@ -105,21 +115,68 @@ impl Store {
         keep: Keep,
         now_ms: Option<i64>,
     ) -> Vec<Written> {
-        let mut by_node = vec![vec![]; self.links().len()];
+        let mut by_node: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (i, draft) in drafts.iter().enumerate() {
-            by_node[self.node_of_user(&draft.user)].push(i);
+            let node = self.node_of_user(&draft.user);
+            by_node.entry(node).or_default().push(i);
         }
-        let writing = self
-            .links()
-            .iter()
-            .zip(&by_node)
-            .map(|(link, indices)| async move {
-                write_to_node(link, drafts, indices, keep, now_ms).await
-            });
+        let writing = by_node.iter().map(|(node, indices)| async move {
+            let link = self.link(*node);
+            self.write_to_node(&link, drafts, indices, keep, now_ms)
+                .await
+        });
         let mut written = vec![Ok(None); drafts.len()];
-        for (indices, results) in by_node.iter().zip(join_all(writing).await) {
+        for (indices, results) in by_node.values().zip(join_all(writing).await) {
             for (i, result) in indices.iter().zip(results) {
                 written[*i] = result;
+            }
+        }
+        written
+    }
+
+    async fn write_to_node(
+        &self,
+        link: &Link,
+        drafts: &[Draft],
+        indices: &[usize],
+        keep: Keep,
+        now_ms: Option<i64>,
+    ) -> Vec<Written> {
+        let mut written = Vec::with_capacity(indices.len());
+        for part in indices.chunks(WRITE_BATCH) {
+            let call = |i: usize| {
+                let mut call = script::INBOX.call(&[&keys::inbox(&drafts[i].user)]);
+                call.arg(or_node_clock(now_ms))
+                    .arg(keep.ms)
+                    .arg(keep.messages)
+                    .arg(drafts[i].contents.to_string());
+                call
+            };
+            let mut calls = Pipeline::with_capacity(part.len());
+            for &i in part {
+                calls.add_command(call(i));
+            }
+            crate::crash::script(script::INBOX.verb, "before");
+            let results = link.call_all(&calls).await;
+            crate::crash::script(script::INBOX.verb, "after");
+            let results = match results {
+                Ok(results) => results,
+                // The node is away: the rest is not even tried.
+                Err(error) => {
+                    written.resize(indices.len(), Err(error));
+                    break;
+                }
+            };
+            for (&i, result) in part.iter().zip(results) {
+                // A node that does not know the script, or is not the slot's owner any more, has run nothing.
+                let result = match result {
+                    Err(StoreError::Refused { code, .. }) if SENT_ON.contains(&code.as_str()) => {
+                        let route = self.route_of(&keys::inbox(&drafts[i].user));
+                        route.run(&script::INBOX, |_| call(i)).await
+                    }
+                    result => result,
+                };
+                written.push(result.and_then(|reply| parse_place(&reply)));
             }
         }
         written
@@ -140,46 +197,11 @@ impl Store {
             .arg("+inf")
             .arg("BYSCORE");
         range.arg("LIMIT").arg(0).arg(limit + 1).arg("WITHSCORES");
-        let mut messages = parse_messages(&self.link_of(&inbox).call(&range).await?)?;
+        let mut messages = parse_messages(&self.route_of(&inbox).call(&range).await?)?;
         let more = messages.len() > limit;
         messages.truncate(limit);
         Ok(Page { messages, more })
     }
-}
-
-async fn write_to_node(
-    link: &Link,
-    drafts: &[Draft],
-    indices: &[usize],
-    keep: Keep,
-    now_ms: Option<i64>,
-) -> Vec<Written> {
-    let mut written = Vec::with_capacity(indices.len());
-    for part in indices.chunks(WRITE_BATCH) {
-        let mut calls = Pipeline::with_capacity(part.len());
-        for draft in part.iter().map(|&i| &drafts[i]) {
-            let mut call = script::INBOX.call(&[&keys::inbox(&draft.user)]);
-            call.arg(or_node_clock(now_ms))
-                .arg(keep.ms)
-                .arg(keep.messages)
-                .arg(draft.contents.to_string());
-            calls.add_command(call);
-        }
-        crate::crash::script(script::INBOX.verb, "before");
-        let results = script::INBOX.run_all(link, &calls).await;
-        crate::crash::script(script::INBOX.verb, "after");
-        match results {
-            Ok(results) => {
-                written.extend(results.into_iter().map(|result| parse_place(&result?)));
-            }
-            // The node is away: the rest is not even tried.
-            Err(error) => {
-                written.resize(indices.len(), Err(error));
-                break;
-            }
-        }
-    }
-    written
 }
 
 fn parse_place(reply: &Value) -> Written {

@@ -35,7 +35,7 @@ impl Tag {
 /// The keys of one bucket.
 #[derive(Clone, Debug)]
 pub struct BucketKeys {
-    /// HASH state, opens_at_ms, closes_at_ms, chunks, epoch, version, fingerprint
+    /// HASH state, opens_at_ms, closes_at_ms, chunks, epoch, version, fingerprint, run_id, hungry
     pub gate: String,
     /// LIST packet_id:cents
     pub pool: String,
@@ -72,6 +72,14 @@ impl BucketKeys {
             outbox: key("outbox"),
             applied: key("applied"),
         }
+    }
+
+    /// LIST packet_id:cents: the pool that repair number `repair` puts together.
+    pub fn rebuilt(&self, repair: u64) -> String {
+        format!(
+            "{}:rebuilt:{repair:016x}",
+            self.pool.trim_end_matches(":pool")
+        )
     }
 
     pub fn all(&self) -> [&str; 10] {

@@ -1,105 +1,19 @@
 //! One connection to one node, made again when it breaks. Nothing is ever sent twice here: whoever repeats a call knows that it may.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, IntoConnectionInfo, Pipeline, RedisError,
-    Value,
-};
+use redis::{Cmd, Pipeline, RedisError, ServerError, Value};
 
+use super::node::{Node, Peer, Target};
 use super::{StoreError, admission};
-use crate::config;
-use crate::rain::Durability;
-
-/// How to reach a node.
-#[derive(Clone, Debug)]
-pub struct Address {
-    /// For people: never with a password.
-    pub name: String,
-    client: Client,
-    timeouts: config::Store,
-    needs: Durability,
-}
-
-impl Address {
-    /// `needs` is what every node must offer, whatever a rain asks for.
-    pub fn new(
-        url: &str,
-        settings: &config::Store,
-        needs: Durability,
-    ) -> Result<Address, StoreError> {
-        let invalid = |error: RedisError| StoreError::Address {
-            url: without_password(url),
-            problem: error.to_string(),
-        };
-        let info: ConnectionInfo = url.into_connection_info().map_err(invalid)?;
-        // RESP3 tells an idle connection that it was closed, instead of leaving the next call to find out.
-        let redis = info
-            .redis_settings()
-            .clone()
-            .set_protocol(redis::ProtocolVersion::RESP3)
-            .set_skip_set_lib_name();
-        let tcp = redis::io::tcp::TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(
-                redis::io::tcp::socket2::TcpKeepalive::new()
-                    .with_time(std::time::Duration::from_secs(10)),
-            );
-        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
-        let name = info.addr().to_string();
-        let client = Client::open(info).map_err(invalid)?;
-        Ok(Address {
-            name,
-            client,
-            timeouts: settings.clone(),
-            needs,
-        })
-    }
-
-    async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeouts.connect_timeout))
-            .set_response_timeout(Some(self.timeouts.call_timeout));
-        self.client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-    }
-
-    pub fn needs(&self) -> Durability {
-        self.needs
-    }
-
-    pub fn probe_interval(&self) -> std::time::Duration {
-        self.timeouts.probe_interval
-    }
-
-    /// A connection of its own that listens to one channel.
-    pub async fn subscribe(&self, channel: &str) -> Result<redis::aio::PubSub, RedisError> {
-        let connect = self.client.get_async_pubsub();
-        let mut listener = match tokio::time::timeout(self.timeouts.connect_timeout, connect).await
-        {
-            Ok(connected) => connected?,
-            Err(_) => return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
-        };
-        listener.subscribe(channel).await?;
-        Ok(listener)
-    }
-}
-
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
-    }
-}
 
 /// A connection that is made on first use, dropped after an error or time-out, and made again. While a node is down at most one attempt
 /// each probe interval reaches it; all other calls fail at once.
 pub struct Link {
-    pub address: Address,
+    pub node: Arc<Node>,
     state: Mutex<State>,
     /// Held while connecting, so that a hundred callers make one connection.
     connecting: tokio::sync::Mutex<()>,
@@ -108,36 +22,41 @@ pub struct Link {
 
 #[derive(Default)]
 struct State {
-    connection: Option<(u64, MultiplexedConnection)>,
+    connection: Option<Connection>,
     /// When the last attempt to connect failed, and why.
     failed: Option<(Instant, StoreError)>,
-    offers: Option<Durability>,
+}
+
+/// A connection, and who is at its other end. It stays with that process: one that has restarted is behind another connection.
+#[derive(Clone)]
+pub struct Connection {
+    generation: u64,
+    /// The version of the node's target that this leads to.
+    version: u64,
+    wire: MultiplexedConnection,
+    pub peer: Arc<Peer>,
 }
 
 impl Link {
-    pub fn new(address: Address) -> Link {
+    pub fn new(node: Arc<Node>) -> Link {
         Link {
-            address,
+            node,
             state: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
             generation: AtomicU64::new(0),
         }
     }
 
+    /// For people: never with a password.
+    pub fn name(&self) -> String {
+        self.node.name()
+    }
+
     /// Sends one command. `Refused` means that the node answered with an error; `Down` that it was never sent; `Unknown` that it may or
     /// may not have run.
     pub async fn call(&self, cmd: &Cmd) -> Result<Value, StoreError> {
-        let (generation, mut connection) = self.connection().await?;
-        match connection.send_packed_command(cmd).await {
-            // The crate hands a node's refusal on as a value.
-            Ok(Value::ServerError(error)) => Err(self.refused(
-                generation,
-                error.code().to_owned(),
-                error.details().unwrap_or_default().to_owned(),
-            )),
-            Ok(value) => Ok(value),
-            Err(error) => Err(self.failed(generation, error)),
-        }
+        let connection = self.connect().await?;
+        self.call_on(&connection, cmd).await
     }
 
     /// Sends many commands in one round trip; the node's answers in their order, each refused or not for itself. `Err` means that nothing
@@ -146,28 +65,45 @@ impl Link {
         &self,
         commands: &Pipeline,
     ) -> Result<Vec<Result<Value, StoreError>>, StoreError> {
-        let (generation, mut connection) = self.connection().await?;
-        let answers = connection
+        let connection = self.connect().await?;
+        self.call_all_on(&connection, commands).await
+    }
+
+    pub async fn call_on(&self, connection: &Connection, cmd: &Cmd) -> Result<Value, StoreError> {
+        match connection.wire.clone().send_packed_command(cmd).await {
+            // The crate hands a node's refusal on as a value.
+            Ok(Value::ServerError(error)) => Err(self.refusal(connection, &error)),
+            Ok(value) => Ok(value),
+            Err(error) => Err(self.failed(connection, error)),
+        }
+    }
+
+    pub async fn call_all_on(
+        &self,
+        connection: &Connection,
+        commands: &Pipeline,
+    ) -> Result<Vec<Result<Value, StoreError>>, StoreError> {
+        let mut wire = connection.wire.clone();
+        let answers = wire
             .send_packed_commands(commands, 0, commands.len())
             .await
-            .map_err(|error| self.failed(generation, error))?;
+            .map_err(|error| self.failed(connection, error))?;
         let read = |answer| match answer {
-            Value::ServerError(error) => Err(self.refused(
-                generation,
-                error.code().to_owned(),
-                error.details().unwrap_or_default().to_owned(),
-            )),
+            Value::ServerError(error) => Err(self.refusal(connection, &error)),
             value => Ok(value),
         };
         Ok(answers.into_iter().map(read).collect())
     }
 
-    /// How durable a write is once this node has answered; `None` while it has not been asked.
-    pub fn offers(&self) -> Option<Durability> {
-        self.state.lock().expect("no panic under this lock").offers
+    /// Who answered last, if there is a connection.
+    pub fn peer(&self) -> Option<Arc<Peer>> {
+        let state = self.state.lock().expect("no panic under this lock");
+        let connection = state.connection.as_ref();
+        connection.map(|connection| connection.peer.clone())
     }
 
-    async fn connection(&self) -> Result<(u64, MultiplexedConnection), StoreError> {
+    /// The connection, made if there is none.
+    pub async fn connect(&self) -> Result<Connection, StoreError> {
         if let Some(ready) = self.ready()? {
             return Ok(ready);
         }
@@ -175,31 +111,40 @@ impl Link {
         if let Some(ready) = self.ready()? {
             return Ok(ready);
         }
-        // Every connection is looked at: a node may come back with other settings than it left with.
-        let connected = match self.address.connect().await {
-            Ok(mut connection) => match admission::check(&self.address, &mut connection).await {
-                Ok(offers) => Ok((connection, offers)),
-                Err(unfit @ StoreError::Unfit { .. }) => return Err(self.is_down(unfit)),
-                Err(error) => Err(error.to_string()),
-            },
-            Err(error) => Err(error.to_string()),
-        };
-        match connected {
-            Ok((connection, offers)) => {
-                let mut state = self.state.lock().expect("no panic under this lock");
-                let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
-                if state.failed.take().is_some() {
-                    tracing::info!(node = %self.address.name, "node is up again");
+        let target = self.node.target();
+        match self.look_at(&target).await {
+            Ok((wire, peer)) => {
+                if self.node.saw(&peer.run_id) {
+                    tracing::debug!(node = %target.name, run_id = %peer.run_id, "another process than before");
                 }
-                state.offers = Some(offers);
-                state.connection = Some((generation, connection.clone()));
-                Ok((generation, connection))
+                let connection = Connection {
+                    generation: self.generation.fetch_add(1, Ordering::Relaxed) + 1,
+                    version: target.version,
+                    wire,
+                    peer: Arc::new(peer),
+                };
+                let mut state = self.state.lock().expect("no panic under this lock");
+                if state.failed.take().is_some() {
+                    tracing::info!(node = %target.name, "node is up again");
+                }
+                state.connection = Some(connection.clone());
+                Ok(connection)
             }
-            Err(cause) => Err(self.is_down(StoreError::Down {
-                node: self.address.name.clone(),
-                cause,
-            })),
+            Err(error) => Err(self.is_down(error)),
         }
+    }
+
+    /// Every connection is looked at: a node may come back with other settings than it left with, or as a replica.
+    async fn look_at(&self, target: &Target) -> Result<(MultiplexedConnection, Peer), StoreError> {
+        let reach = &self.node.reach;
+        let down = |error: RedisError| StoreError::Down {
+            node: target.name.clone(),
+            cause: error.to_string(),
+        };
+        let mut wire = reach.connect(&target.client).await.map_err(down)?;
+        let exam = admission::examine(&mut wire).await.map_err(down)?;
+        let peer = exam.admit(&target.name, reach)?;
+        Ok((wire, peer))
     }
 
     /// Notes why there is no connection, so that the next callers learn it without trying. Said once, not at every try.
@@ -212,58 +157,66 @@ impl Link {
         error
     }
 
-    /// The connection if there is one; an error while it is too early to try again.
-    fn ready(&self) -> Result<Option<(u64, MultiplexedConnection)>, StoreError> {
-        let state = self.state.lock().expect("no panic under this lock");
-        if let Some(ready) = &state.connection {
-            return Ok(Some(ready.clone()));
+    /// The connection if there is one to where the node is now; an error while it is too early to try again.
+    fn ready(&self) -> Result<Option<Connection>, StoreError> {
+        let version = self.node.version();
+        let mut state = self.state.lock().expect("no panic under this lock");
+        match &state.connection {
+            Some(ready) if ready.version == version => return Ok(Some(ready.clone())),
+            Some(_) => {
+                state.connection = None;
+                state.failed = None;
+            }
+            None => {}
         }
         match &state.failed {
-            Some((at, error)) if at.elapsed() < self.address.timeouts.probe_interval => {
+            Some((at, error)) if at.elapsed() < self.node.reach.probe_interval => {
                 Err(error.clone())
             }
             _ => Ok(None),
         }
     }
 
-    fn failed(&self, generation: u64, error: RedisError) -> StoreError {
+    fn failed(&self, connection: &Connection, error: RedisError) -> StoreError {
         // Whatever has a code was said by the node; without one, nobody knows what happened there.
         if let Some(code) = error.code().filter(|_| !error.is_io_error()) {
-            return self.refused(
-                generation,
-                code.to_owned(),
-                error.detail().unwrap_or_default().to_owned(),
-            );
+            let detail = error.detail().unwrap_or_default();
+            return self.refused(connection, code, detail);
         }
         let cause = error.to_string();
-        self.drop_connection(generation, &cause);
+        self.drop_connection(connection, &cause);
         StoreError::Unknown {
-            node: self.address.name.clone(),
+            node: self.name(),
             cause,
         }
     }
 
-    fn refused(&self, generation: u64, code: String, detail: String) -> StoreError {
+    fn refusal(&self, connection: &Connection, error: &ServerError) -> StoreError {
+        self.refused(
+            connection,
+            error.code(),
+            error.details().unwrap_or_default(),
+        )
+    }
+
+    fn refused(&self, connection: &Connection, code: &str, detail: &str) -> StoreError {
         if code == "READONLY" {
             // After a failover the old connection stays with the old primary.
-            self.drop_connection(generation, "read-only");
+            self.drop_connection(connection, "read-only");
         }
         StoreError::Refused {
-            node: self.address.name.clone(),
-            code,
-            detail,
+            node: self.name(),
+            code: code.to_owned(),
+            detail: detail.to_owned(),
         }
     }
 
     /// A time-out leaves replies on their way that nobody waits for: the connection is not used again.
-    fn drop_connection(&self, generation: u64, cause: &str) {
+    pub fn drop_connection(&self, connection: &Connection, cause: &str) {
         let mut state = self.state.lock().expect("no panic under this lock");
-        if state
-            .connection
-            .as_ref()
-            .is_some_and(|(current, _)| *current == generation)
-        {
-            tracing::warn!(node = %self.address.name, cause, "connection given up");
+        let current = state.connection.as_ref();
+        if current.is_some_and(|current| current.generation == connection.generation) {
+            tracing::warn!(node = %self.name(), cause, "connection given up");
             state.connection = None;
         }
     }

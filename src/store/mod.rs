@@ -1,9 +1,11 @@
 //! The only code that speaks Redis.
 
 /// What a node must be before it is used.
-mod admission;
+pub mod admission;
 /// A bucket: load, gate, close, lease, ack, retry, bury.
 pub mod bucket;
+/// Redis Cluster: the map of slots.
+mod cluster;
 /// Dead letters: list, find, requeue.
 pub mod dead;
 /// The published snapshots of rains.
@@ -22,8 +24,18 @@ pub mod link;
 mod listen;
 /// Local `redis-server` children.
 pub mod managed;
+/// A primary, wherever it is now, and how to reach it.
+pub mod node;
+/// Which node owns which slot.
+mod nodes;
+/// What the ledger knows goes back into Redis.
+pub mod repair;
+/// The way to a slot, wherever it moves.
+pub mod route;
 /// The verbs: one `.lua` file each.
 pub mod script;
+/// Redis Sentinel: where each primary is.
+mod sentinel;
 /// Hash slots, as Redis Cluster computes them.
 pub mod slots;
 /// Packets between two buckets: give, take, given.
@@ -36,11 +48,16 @@ use futures_util::future::join_all;
 
 use crate::config::{self, Topology};
 use crate::rain::{Durability, Rain, RainId, UserId};
+use admission::{CLOCKS_APART_MAX_MS, Verdict};
 use bucket::Bucket;
 use keys::{BucketKeys, Tag};
-use link::{Address, Link};
+use link::Link;
 use managed::Managed;
-use slots::{even_owner, slot_of};
+use node::Reach;
+use nodes::Nodes;
+use route::Route;
+use sentinel::Sentinels;
+use slots::slot_of;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
@@ -48,6 +65,18 @@ pub enum StoreError {
         "node address \"{url}\" is not valid: {problem}; write it like redis://user:password@host:6379"
     )]
     Address { url: String, problem: String },
+    #[error("{path:?} cannot be read for TLS to the nodes: {problem}")]
+    Tls {
+        path: std::path::PathBuf,
+        problem: String,
+    },
+    #[error("no sentinel says where primary \"{primary}\" is: {problem}")]
+    Sentinel { primary: String, problem: String },
+    #[error("Redis Cluster: {problem}")]
+    Cluster { problem: String },
+    /// It ran, but not on as many machines as it should have.
+    #[error("node {node}: {acknowledged} replicas have it in time")]
+    NotReplicated { node: String, acknowledged: String },
     #[error("managed nodes: {problem}")]
     Managed { problem: String },
     #[error("node {node} is not fit for use: {}", problems.join("; "))]
@@ -69,13 +98,20 @@ pub enum StoreError {
         "bucket {bucket} on node {node} is of another ledger's rain: give this ledger nodes of its own, or empty them"
     )]
     Foreign { node: String, bucket: String },
+    /// Nothing was changed; repaired by the steward.
+    #[error(
+        "bucket {bucket} on node {node} is suspect: another process loaded it, and it is to be repaired first"
+    )]
+    Suspect { node: String, bucket: String },
     #[error("{verb} answered something unexpected: {reply}")]
     Reply { verb: &'static str, reply: String },
 }
 
 /// The nodes, and which bucket lies on which of them.
 pub struct Store {
-    links: Vec<Arc<Link>>,
+    nodes: Arc<Nodes>,
+    /// Ends the task that keeps the map of slots.
+    _keeper: Option<tokio_util::task::AbortOnDropHandle<()>>,
     /// Stops the children when the store is dropped.
     _managed: Option<Managed>,
 }
@@ -87,23 +123,41 @@ impl Store {
         data_dir: &Path,
         durability: Durability,
     ) -> Result<Store, StoreError> {
-        let (managed, urls) = match &settings.topology {
+        let reach = Arc::new(Reach::new(settings, durability)?);
+        let parse = |urls: &[String]| {
+            let infos: Result<Vec<_>, StoreError> =
+                urls.iter().map(|url| Reach::parse(url)).collect();
+            infos
+        };
+        let (mut managed, mut keeper) = (None, None);
+        let nodes = match &settings.topology {
             Topology::Managed { nodes, fsync } => {
                 let (dir, nodes, fsync) = (data_dir.to_owned(), *nodes, *fsync);
                 let start = tokio::task::spawn_blocking(move || Managed::start(&dir, nodes, fsync));
-                let (managed, urls) = start.await.expect("starting nodes does not panic")?;
-                (Some(managed), urls)
+                let (started, urls) = start.await.expect("starting nodes does not panic")?;
+                managed = Some(started);
+                Arc::new(Nodes::fixed(reach, parse(&urls)?)?)
             }
-            Topology::Nodes { urls } => (None, urls.clone()),
+            Topology::Nodes { urls } => Arc::new(Nodes::fixed(reach, parse(urls)?)?),
+            Topology::Sentinel {
+                sentinels,
+                primaries,
+            } => {
+                let sentinels = Sentinels::new(&reach, sentinels, primaries)?;
+                let nodes = Arc::new(Nodes::fixed(reach, sentinels.find().await?)?);
+                keeper = Some(tokio::spawn(sentinels.keep(nodes.clone())));
+                nodes
+            }
+            Topology::Cluster { seeds } => {
+                let nodes = Arc::new(Nodes::cluster(reach, parse(seeds)?)?);
+                cluster::refresh(&nodes).await?;
+                keeper = Some(tokio::spawn(cluster::keep(nodes.clone())));
+                nodes
+            }
         };
-        let mut links = vec![];
-        for url in urls {
-            links.push(Arc::new(Link::new(Address::new(
-                &url, settings, durability,
-            )?)));
-        }
         let store = Store {
-            links,
+            nodes,
+            _keeper: keeper.map(tokio_util::task::AbortOnDropHandle::new),
             _managed: managed,
         };
         store.look_at_nodes().await?;
@@ -113,46 +167,91 @@ impl Store {
     /// A node that is not fit stops the start. One that is down does not, as long as another is up: the rain goes on without it, and it is
     /// looked at when it comes back.
     async fn look_at_nodes(&self) -> Result<(), StoreError> {
-        let ping = redis::cmd("PING");
-        let answers = join_all(self.links.iter().map(|link| link.call(&ping))).await;
-        let mut down = None;
-        let mut up = 0;
-        for answer in answers {
-            match answer {
-                Ok(_) => up += 1,
+        let exams = join_all(self.examine().await).await;
+        let (mut down, mut clocks) = (None, vec![]);
+        for (name, exam) in exams {
+            match exam {
+                Ok(exam) if self.nodes.reach.roles_change && exam.role != "master" => {
+                    let cause = "it is a replica now".to_owned();
+                    down = down.or(Some(StoreError::Down { node: name, cause }));
+                }
+                Ok(exam) => {
+                    let checks = exam.checks(self.nodes.reach.needs);
+                    admission::problems(&name, checks, Verdict::NoStart)?;
+                    clocks.push((exam.clock_ahead_ms, name));
+                }
                 Err(unfit @ StoreError::Unfit { .. }) => return Err(unfit),
                 Err(error) => down = down.or(Some(error)),
             }
         }
+        if let (Some((behind, slow)), Some((ahead, fast))) =
+            (clocks.iter().min(), clocks.iter().max())
+            && ahead - behind > CLOCKS_APART_MAX_MS
+        {
+            let apart = ahead - behind;
+            return Err(StoreError::Unfit {
+                node: fast.clone(),
+                problems: vec![format!(
+                    "its clock is {apart} ms ahead of that of {slow}, more than {CLOCKS_APART_MAX_MS}: synchronise the clocks"
+                )],
+            });
+        }
         match down {
-            Some(error) if up == 0 => Err(error),
+            Some(error) if clocks.is_empty() => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// Whether a win can be as durable as that here; if not, why.
-    pub fn offers(&self, durability: Durability) -> Result<(), String> {
-        match durability {
-            Durability::Memory => Ok(()),
-            Durability::Fsync => {
-                let weak = self
-                    .links
-                    .iter()
-                    .find(|link| link.offers() == Some(Durability::Memory));
-                weak.map_or(Ok(()), |link| {
-                    Err(format!("durability \"fsync\" needs appendfsync always on every node, and {} has it not", link.address.name))
-                })
-            }
-            Durability::Replicas(_) => Err(format!(
-                "durability \"{durability}\" is not offered by these nodes"
-            )),
+    /// What every node says of itself, each for itself.
+    pub async fn examine(
+        &self,
+    ) -> Vec<impl Future<Output = (String, Result<admission::Exam, StoreError>)>> {
+        let exam = |link: Arc<Link>| async move {
+            let name = link.name();
+            let looked = async {
+                let (reach, target) = (&link.node.reach, link.node.target());
+                let down = |error: redis::RedisError| StoreError::Down {
+                    node: target.name.clone(),
+                    cause: error.to_string(),
+                };
+                let mut wire = reach.connect(&target.client).await.map_err(down)?;
+                admission::examine(&mut wire).await.map_err(down)
+            };
+            (name, looked.await)
+        };
+        self.nodes.owners().into_iter().map(exam).collect()
+    }
+
+    /// Whether a win can be as durable as that here, as the nodes are now; if not, why.
+    pub async fn offers(&self, durability: Durability) -> Result<(), String> {
+        if durability == Durability::Memory {
+            return Ok(());
         }
+        for (node, exam) in join_all(self.examine().await).await {
+            // One that is away says nothing: grabs there are answered RETRY anyway.
+            let Ok(exam) = exam else { continue };
+            match durability {
+                Durability::Fsync if exam.fsync != "always" => {
+                    return Err(format!(
+                        "durability \"fsync\" needs appendfsync always on every node, and {node} has it not"
+                    ));
+                }
+                Durability::Replicas(needed) if exam.replicas < u32::from(needed) => {
+                    return Err(format!(
+                        "durability \"{durability}\" needs {needed} replicas of every node, and {node} has {}",
+                        exam.replicas
+                    ));
+                }
+                Durability::Memory | Durability::Fsync | Durability::Replicas(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// The clock that is furthest behind among the nodes that answer, ms since 1970: when it has passed an instant, all have.
     pub async fn earliest_clock_ms(&self) -> Result<i64, StoreError> {
         let time = redis::cmd("TIME");
-        let answers = join_all(self.links.iter().map(|link| link.call(&time))).await;
+        let answers = join_all(self.nodes.owners().iter().map(|link| link.call(&time))).await;
         let (mut earliest, mut failed) = (None::<i64>, None);
         for answer in answers {
             match answer.map(|reply| (clock_ms(&reply), reply)) {
@@ -175,22 +274,37 @@ impl Store {
         }
     }
 
-    pub fn links(&self) -> &[Arc<Link>] {
-        &self.links
+    /// The nodes that own slots now.
+    pub fn links(&self) -> Vec<Arc<Link>> {
+        self.nodes.owners()
     }
 
-    fn node_of_slot(&self, slot: u16) -> usize {
-        even_owner(slot, self.links.len())
+    /// The node with this number.
+    pub fn link(&self, node: usize) -> Arc<Link> {
+        self.nodes.link(node)
     }
 
-    fn link_of(&self, key: &str) -> &Arc<Link> {
-        &self.links[self.node_of_slot(slot_of(key))]
+    /// The number of the node that owns a slot now.
+    pub fn node_of_slot(&self, slot: u16) -> usize {
+        self.nodes.owner(slot)
+    }
+
+    pub fn route(&self, slot: u16) -> Route {
+        Route {
+            nodes: self.nodes.clone(),
+            slot,
+        }
+    }
+
+    pub(super) fn route_of(&self, key: &str) -> Route {
+        self.route(slot_of(key))
     }
 
     /// Salts that put bucket *b* on node *b mod N*.
     pub fn salts(&self, rain: RainId, buckets: u32) -> Vec<u32> {
+        let owners = self.nodes.owners();
         let salt = |bucket: u32| {
-            let wanted = bucket as usize % self.links.len();
+            let wanted = owners[bucket as usize % owners.len()].node.id;
             Tag::place(rain, bucket, |slot| self.node_of_slot(slot) == wanted)
                 .map_or(0, |tag| tag.salt)
         };
@@ -199,25 +313,24 @@ impl Store {
 
     /// How many buckets a rain gets unless the operator says: one a node, fewer when a bucket would hold under 32 packets.
     pub fn buckets_for(&self, packets: u32) -> u32 {
-        (packets / 32).clamp(1, self.links.len() as u32)
+        (packets / 32).clamp(1, self.nodes.owners().len() as u32)
     }
 
-    /// The node of a bucket, by its place in the list of nodes.
+    /// The number of a bucket's node.
     pub fn node_of(&self, tag: &Tag) -> usize {
         self.node_of_slot(tag.slot())
     }
 
-    /// The node of a user's inbox, by its place in the list of nodes.
+    /// The number of the node of a user's inbox.
     pub fn node_of_user(&self, user: &UserId) -> usize {
         self.node_of_slot(slot_of(&keys::inbox(user)))
     }
 
     pub fn bucket(&self, tag: Tag, fingerprint: &str) -> Bucket {
-        let link = self.links[self.node_of(&tag)].clone();
         Bucket {
             tag,
             keys: BucketKeys::new(&tag),
-            link,
+            route: self.route(tag.slot()),
             fingerprint: fingerprint.to_owned(),
         }
     }

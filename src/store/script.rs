@@ -1,9 +1,8 @@
 //! The scripts: one `.lua` file a verb, named by its SHA-1, loaded when a node does not know it.
 
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Value};
 
 use super::StoreError;
-use super::link::Link;
 
 /// A script, with the SHA-1 that EVALSHA names it by.
 pub struct Script {
@@ -36,6 +35,8 @@ scripts! {
     GIVE = "give";
     TAKE = "take";
     GIVEN = "given";
+    REPAIR = "repair";
+    RESTORE = "restore";
     PUBLISH = "publish";
     INBOX = "inbox";
     ACQUIRE = "acquire";
@@ -52,48 +53,6 @@ impl Script {
             cmd.arg(*key);
         }
         cmd
-    }
-
-    /// Runs a call made by [`Script::call`]. A node that does not know the script (restart, failover, SCRIPT FLUSH) is taught it, and
-    /// asked once more: the refused call ran nothing.
-    pub async fn run(&self, link: &Link, call: &Cmd) -> Result<Value, StoreError> {
-        match link.call(call).await {
-            Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT" => {
-                link.call(redis::cmd("SCRIPT").arg("LOAD").arg(self.source))
-                    .await?;
-                link.call(call).await
-            }
-            result => result,
-        }
-    }
-
-    /// Runs many calls in one round trip, each with a result of its own. `Err` means that nothing is known of any of them.
-    pub async fn run_all(
-        &self,
-        link: &Link,
-        calls: &Pipeline,
-    ) -> Result<Vec<Result<Value, StoreError>>, StoreError> {
-        let mut results = link.call_all(calls).await?;
-        let forgotten = |result: &Result<Value, StoreError>| matches!(result, Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT");
-        let refused: Vec<usize> = (0..results.len())
-            .filter(|&i| forgotten(&results[i]))
-            .collect();
-        if !refused.is_empty() {
-            link.call(redis::cmd("SCRIPT").arg("LOAD").arg(self.source))
-                .await?;
-            let mut again = Pipeline::with_capacity(refused.len());
-            for (_, call) in calls
-                .cmd_iter()
-                .enumerate()
-                .filter(|(i, _)| refused.binary_search(i).is_ok())
-            {
-                again.add_command(call.clone());
-            }
-            for (i, result) in refused.into_iter().zip(link.call_all(&again).await?) {
-                results[i] = result;
-            }
-        }
-        Ok(results)
     }
 
     /// What to say when a script answers something that it does not document.

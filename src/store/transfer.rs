@@ -1,8 +1,9 @@
 //! Packets on their way from one bucket to another, in three steps that may each be repeated by anyone: give, take, given.
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use super::bucket::{Bucket, text};
+use super::node::Peer;
 use super::{StoreError, script};
 use crate::rain::Packet;
 
@@ -39,6 +40,14 @@ fn parse(id: &str, entry: &str) -> Option<Transfer> {
     })
 }
 
+impl Transfer {
+    /// As `give.lua` wrote them, and `take.lua` remembers them by.
+    pub fn packets_text(&self) -> String {
+        let packets: Vec<String> = self.packets.iter().map(Packet::to_string).collect();
+        packets.join(" ")
+    }
+}
+
 impl Bucket {
     pub async fn level(&self) -> Result<Level, StoreError> {
         let k = &self.keys;
@@ -53,9 +62,9 @@ impl Bucket {
             giving.arg(&k.outbox),
         );
         let answers = futures_util::try_join!(
-            self.link.call(pool),
-            self.link.call(hungry),
-            self.link.call(giving)
+            self.route.call(pool),
+            self.route.call(hungry),
+            self.route.call(giving)
         )?;
         match answers {
             (Value::Int(pool), Value::Int(hungry), Value::Int(giving)) => Ok(Level {
@@ -71,7 +80,7 @@ impl Bucket {
     }
 
     /// Takes up to `most` packets (1 to [`TRANSFER_MAX`]) out of the pool for bucket `target`; `None` if there are none, or the gate is
-    /// closed.
+    /// closed, or the bucket is suspect.
     pub async fn give(
         &self,
         id: &str,
@@ -79,15 +88,12 @@ impl Bucket {
         most: u64,
     ) -> Result<Option<Transfer>, StoreError> {
         let k = &self.keys;
-        let args = [
-            id.to_owned(),
-            target.to_string(),
-            most.clamp(1, TRANSFER_MAX).to_string(),
-        ];
-        match self
-            .run(&script::GIVE, &[&k.gate, &k.pool, &k.outbox], &args)
-            .await?
-        {
+        let keys = [k.gate.as_str(), &k.pool, &k.outbox];
+        let arguments = |call: &mut Cmd, peer: &Peer| {
+            call.arg(id).arg(target).arg(most.clamp(1, TRANSFER_MAX));
+            call.arg(&peer.run_id);
+        };
+        match self.run_with(&script::GIVE, &keys, arguments).await? {
             Value::Nil => Ok(None),
             reply => {
                 let transfer = text(&reply).and_then(|entry| parse(id, entry));
@@ -101,13 +107,20 @@ impl Bucket {
     /// Puts the packets of a transfer into this pool, once.
     pub async fn take(&self, transfer: &Transfer) -> Result<(), StoreError> {
         let k = &self.keys;
-        let mut args = vec![transfer.id.clone()];
-        args.extend(transfer.packets.iter().map(Packet::to_string));
-        match self
-            .run_count(&script::TAKE, &[&k.gate, &k.pool, &k.applied], &args)
-            .await?
-        {
+        let keys = [k.gate.as_str(), &k.pool, &k.applied];
+        let arguments = |call: &mut Cmd, peer: &Peer| {
+            call.arg(&transfer.id).arg(&peer.run_id);
+            for packet in &transfer.packets {
+                call.arg(packet.to_string());
+            }
+        };
+        let answer = match self.run_with(&script::TAKE, &keys, arguments).await? {
+            Value::Int(answer) => answer,
+            reply => return Err(script::TAKE.misread(&reply)),
+        };
+        match answer {
             0 | 1 => Ok(()),
+            -3 => Err(self.suspect()),
             answer => Err(StoreError::Reply {
                 verb: "take",
                 reply: format!(

@@ -239,7 +239,7 @@ async fn a_hundred_thousand_dead_letters_are_listed_and_requeued() {
             .for_each(|(packet, letter)| {
                 cmd.arg(packet).arg(letter);
             });
-        bucket.link.call(&cmd).await.unwrap();
+        bucket.route.call(&cmd).await.unwrap();
     }
     let buckets = [bucket];
     let started = Instant::now();

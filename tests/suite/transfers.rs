@@ -2,7 +2,7 @@
 
 use hongbao::rain::Rain;
 use hongbao::store::bucket::Bucket;
-use hongbao::store::{bucket_of, grab, script};
+use hongbao::store::bucket_of;
 use hongbao::wire::Outcome;
 
 use crate::support::bench::Bench;
@@ -17,8 +17,7 @@ async fn tap(bench: &Bench, rain: &Rain, number: usize, prefix: &str, count: usi
         .filter(|user| bucket_of(rain.id, user, rain.salts.len()) == number);
     let users: Vec<String> = users.take(count).collect();
     for batch in users.chunks(256) {
-        let call = grab::call(&bucket.keys, batch.iter().map(String::as_str));
-        script::GRAB.run(&bucket.link, &call).await.unwrap();
+        bucket.grab(batch.iter().map(String::as_str)).await.unwrap();
     }
 }
 

@@ -37,8 +37,7 @@ async fn bucket_with_claims(redis: &Redis, winners: u32) -> Bucket {
     bucket.set_gate(1, false, &window, 1).await.unwrap();
     let users: Vec<String> = (0..winners).map(|n| format!("u{n}")).collect();
     for batch in users.chunks(256) {
-        let call = grab::call(&bucket.keys, batch.iter().map(String::as_str));
-        script::GRAB.run(&bucket.link, &call).await.unwrap();
+        bucket.grab(batch.iter().map(String::as_str)).await.unwrap();
     }
     bucket
 }
@@ -273,11 +272,15 @@ async fn a_key_of_the_wrong_type_stops_a_script_before_its_first_write() {
         redis.call(&["SET", &key, "spoiled"]).await;
         let before = contents(&redis, &bucket).await;
         let k = &bucket.keys;
+        let run_id = bucket
+            .standing()
+            .await
+            .map_or(String::new(), |standing| standing.run_id);
         let calls = [
-            grab::call(k, ["new", "newer"].into_iter()),
+            grab::call(k, &run_id, ["new", "newer"].into_iter()),
             with(
                 script::LOAD.call(&[&k.gate, &k.pool]),
-                &["1", "mark", "21474836489:5"],
+                &["1", "mark", &run_id, "21474836489:5"],
             ),
             with(
                 script::LEASE.call(&[&k.claims, &k.leased, &k.retry, &k.attempts, &k.dead]),
@@ -297,11 +300,16 @@ async fn a_key_of_the_wrong_type_stops_a_script_before_its_first_write() {
             ),
             with(
                 script::CLOSE.call(&[&k.gate, &k.pool, &k.winners]),
-                &["mark"],
+                &["mark", &run_id],
             ),
         ];
         for call in calls {
-            if script::GRAB.run(&bucket.link, &call).await.is_err() {
+            if bucket
+                .route
+                .run(&script::GRAB, |_| call.clone())
+                .await
+                .is_err()
+            {
                 assert_eq!(
                     contents(&redis, &bucket).await,
                     before,
@@ -393,8 +401,7 @@ async fn a_full_node_refuses_grabs_but_can_be_emptied_and_closed() {
     let redis = Redis::fit().await;
     let bucket = bucket_with_claims(&redis, 3).await;
     redis.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let call = grab::call(&bucket.keys, ["late"].into_iter());
-    let refused = script::GRAB.run(&bucket.link, &call).await;
+    let refused = bucket.grab(["late"].into_iter()).await;
     assert!(
         matches!(&refused, Err(StoreError::Refused { code, .. }) if code == "OOM"),
         "{refused:?}"

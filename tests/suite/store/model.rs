@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use hongbao::jitter::Jitter;
 use hongbao::rain::{Cents, Claim, Packet, RainId, UserId, Window};
 use hongbao::store::bucket::{Bucket, GateAnswer};
-use hongbao::store::grab::{self, Answer, Gate, Grabbed};
+use hongbao::store::grab::{Answer, Gate, Grabbed};
 use hongbao::store::keys::Tag;
-use hongbao::store::script;
 use redis::Value;
 
 use crate::support::redis::{Redis, store};
@@ -47,8 +46,8 @@ fn user(n: u64) -> UserId {
 }
 
 async fn grab(bucket: &Bucket, users: &[UserId]) -> (Gate, Vec<Grabbed>) {
-    let call = grab::call(&bucket.keys, users.iter().map(UserId::as_str));
-    let Value::BulkString(bytes) = script::GRAB.run(&bucket.link, &call).await.unwrap() else {
+    let reply = bucket.grab(users.iter().map(UserId::as_str)).await;
+    let Value::BulkString(bytes) = reply.unwrap() else {
         panic!()
     };
     let text = String::from_utf8(bytes).unwrap();

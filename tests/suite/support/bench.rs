@@ -10,7 +10,7 @@ use hongbao::settle;
 use hongbao::steward::Steward;
 use hongbao::steward::audit::{Report, audit};
 use hongbao::store::bucket::Bucket;
-use hongbao::store::{Store, bucket_of, grab, script};
+use hongbao::store::{Store, bucket_of};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -156,8 +156,7 @@ impl Bench {
         }
         for (bucket, crowd) in buckets.iter().zip(&crowds) {
             for batch in crowd.chunks(256) {
-                let call = grab::call(&bucket.keys, batch.iter().map(String::as_str));
-                script::GRAB.run(&bucket.link, &call).await.unwrap();
+                bucket.grab(batch.iter().map(String::as_str)).await.unwrap();
             }
         }
     }

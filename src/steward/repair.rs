@@ -1,0 +1,388 @@
+//! A node came back as another process, after a restart or as a replica that was promoted, or it came back empty: its buckets may have lost the
+//! last of what they had. Nothing is given there until they have been compared with the ledger.
+//!
+//! What a bucket has lost is the end of its history. So packets may lie in its pool again that were won, or that another bucket has received; winners,
+//! claims and arrived transfers may be gone. The ledger knows the wins that were credited: their winners are put back, and their packets taken
+//! out of the pool. A packet that is nowhere at all is put back into a pool. A win that was neither credited nor survived in Redis is lost:
+//! its packet can be won again, and nobody can tell who had it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{join_all, try_join_all};
+use serde::Serialize;
+
+use super::audit::{PAGE, amounts};
+use super::load::bucket_of_packet;
+use super::{Steward, StewardError};
+use crate::rain::{Packet, PacketId, Rain, UserId};
+use crate::store::bucket::Bucket;
+use crate::store::repair::{RepairAnswer, Standing, TRANSFERS_MAX};
+use crate::store::transfer::Transfer;
+use crate::store::{StoreError, bucket_of};
+
+/// Settlers may hold claims that the node has forgotten. They are given this long to record the credits before the ledger is read: a
+/// settlement takes milliseconds. A credit that comes still later finds its packet won by somebody else, and is buried as a conflict.
+const SETTLERS_FINISH: Duration = Duration::from_millis(500);
+/// Wins that a report names; more are only counted.
+const NAMED_MAX: usize = 1_000;
+
+/// What a repair found and did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Buckets that were suspect, by number.
+    pub buckets: Vec<usize>,
+    /// Wins that the ledger had paid and a node had forgotten: put back.
+    pub wins_restored: u64,
+    /// Packets that lay in a pool although they were won or elsewhere: taken out.
+    pub packets_removed: u64,
+    /// Packets that were nowhere: put back into a pool.
+    pub packets_returned: u64,
+    /// Wins that the ledger has paid and that could not be put back, since the user has another packet there, or the packet another user.
+    pub not_restored_total: u64,
+    pub not_restored: Vec<NotRestored>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotRestored {
+    pub user: UserId,
+    pub packet_id: PacketId,
+    pub reason: String,
+}
+
+/// Where a packet was seen, one bit a place.
+mod seen {
+    /// In a pool or on its way, where nothing is suspect.
+    pub const SOUND: u8 = 1;
+    pub const WON: u8 = 2;
+    pub const PAID: u8 = 4;
+    /// In a suspect pool that keeps it.
+    pub const KEPT: u8 = 8;
+}
+
+/// A suspect bucket, and what will be in it.
+struct Suspect {
+    number: usize,
+    standing: Standing,
+    winners: HashMap<UserId, Packet>,
+    /// Of the pool, in its order. What cannot be read stays for the audit to report.
+    pool: Vec<Result<Packet, String>>,
+    /// Transfers that were on their way here.
+    arriving: Vec<Transfer>,
+    restore: Vec<(UserId, Packet)>,
+}
+
+impl Steward {
+    /// Repairs the rain's suspect buckets once settlers have had time to finish.
+    pub(super) async fn repair_when_due(&self, rain: &Rain) -> Result<(), StewardError> {
+        let since = self.applied(rain.id).suspect_since;
+        let Some(since) = since else {
+            tracing::error!(rain = %rain.id, "a node has come back as another process, or empty; nothing is given there until it is compared with the ledger");
+            self.remember(rain.id, |applied| {
+                applied.suspect_since = Some(Instant::now());
+            });
+            return Ok(());
+        };
+        if since.elapsed() < SETTLERS_FINISH {
+            return Ok(());
+        }
+        self.repair(rain).await.map(drop)
+    }
+
+    /// Compares every suspect bucket of a rain with the ledger and repairs it. `None` if none is suspect.
+    pub async fn repair(&self, rain: &Rain) -> Result<Option<Report>, StewardError> {
+        let buckets = self.store.buckets(rain);
+        let before = try_join_all(buckets.iter().map(Bucket::standing)).await?;
+        let chunks = rain.split.chunks();
+        let suspect = before.iter().any(|standing| standing.is_suspect(chunks));
+        if !suspect || !rain.loaded {
+            self.remember(rain.id, |applied| applied.suspect_since = None);
+            return Ok(None);
+        }
+        let mut picture = Picture::of(self, rain, &buckets, &before).await?;
+        let after = try_join_all(buckets.iter().map(Bucket::standing)).await?;
+        if before != after {
+            // Packets were on the move while we looked: what seems to be nowhere may be somewhere.
+            return Ok(None);
+        }
+        let report = picture.judge(rain, &before);
+        let repair = self.jitter.next_u64();
+        let mut changed = false;
+        for suspect in &picture.suspects {
+            let bucket = &buckets[suspect.number];
+            bucket.restore(&suspect.restore).await?;
+            let pool: Vec<String> = suspect.pool.iter().map(text_of).collect();
+            let answer = bucket
+                .repair(&suspect.standing, &pool, chunks, &suspect.arriving, repair)
+                .await?;
+            changed |= answer == RepairAnswer::Changed;
+        }
+        if changed {
+            return Ok(None);
+        }
+        crate::crash::point("repair.done");
+        tracing::error!(
+            rain = %rain.id, buckets = ?report.buckets, wins_restored = report.wins_restored, packets_removed = report.packets_removed,
+            packets_returned = report.packets_returned, not_restored = report.not_restored_total, "repaired"
+        );
+        crate::metrics::get().repaired(&report);
+        if rain.sold_out && picture.has_packets() {
+            self.ledger.set_sold_out(rain.id, false).await?;
+        }
+        self.remember(rain.id, |applied| {
+            applied.suspect_since = None;
+            applied.version = None;
+        });
+        Ok(Some(report))
+    }
+}
+
+fn text_of(packet: &Result<Packet, String>) -> String {
+    match packet {
+        Ok(packet) => packet.to_string(),
+        Err(text) => text.clone(),
+    }
+}
+
+/// Where all packets of the rain are.
+struct Picture {
+    amounts: Vec<crate::rain::Cents>,
+    places: Vec<u8>,
+    suspects: Vec<Suspect>,
+    /// What the ledger has paid, by packet.
+    paid: Vec<(UserId, Packet)>,
+    /// Who won a packet that a suspect bucket knows to be won.
+    owners: HashMap<PacketId, UserId>,
+}
+
+impl Picture {
+    /// Reads in the direction in which packets move: pools, transfers, winners, ledger.
+    async fn of(
+        steward: &Steward,
+        rain: &Rain,
+        buckets: &[Bucket],
+        standings: &[Standing],
+    ) -> Result<Picture, StewardError> {
+        let amounts = amounts(rain).await?;
+        let mut picture = Picture {
+            places: vec![0; amounts.len()],
+            amounts,
+            suspects: vec![],
+            paid: vec![],
+            owners: HashMap::new(),
+        };
+        for (number, standing) in standings.iter().enumerate() {
+            if standing.is_suspect(rain.split.chunks()) {
+                picture.suspects.push(Suspect {
+                    number,
+                    standing: standing.clone(),
+                    winners: HashMap::new(),
+                    pool: vec![],
+                    arriving: vec![],
+                    restore: vec![],
+                });
+            }
+        }
+        let pools = join_all(buckets.iter().map(pool)).await;
+        for (number, pool) in pools.into_iter().enumerate() {
+            let pool = pool?;
+            match picture.suspect(number) {
+                Some(suspect) => suspect.pool = pool,
+                None => {
+                    let packets = pool.into_iter().flatten();
+                    packets.for_each(|packet| picture.see(rain, &packet, seen::SOUND));
+                }
+            }
+        }
+        for transfer in try_join_all(buckets.iter().map(Bucket::outbox)).await? {
+            for transfer in transfer.into_iter().flatten() {
+                picture.transfer(rain, buckets, transfer).await?;
+            }
+        }
+        for (number, bucket) in buckets.iter().enumerate() {
+            let mut cursor = 0;
+            loop {
+                let (next, winners) = bucket.winners_scan(cursor).await?;
+                for (user, packet) in winners.into_iter().flatten() {
+                    picture.see(rain, &packet, seen::WON);
+                    picture.owners.insert(packet.id, user.clone());
+                    if let Some(suspect) = picture.suspect(number) {
+                        suspect.winners.insert(user, packet);
+                    }
+                }
+                if next == 0 {
+                    break;
+                }
+                cursor = next;
+            }
+        }
+        let mut after = None;
+        loop {
+            let page = steward
+                .ledger
+                .credits_after(rain.id, after, PAGE as u32)
+                .await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.packet.id.index());
+            for credit in page {
+                picture.see(rain, &credit.packet, seen::PAID);
+                picture.paid.push((credit.user, credit.packet));
+            }
+        }
+        for packet in steward.ledger.discarded(rain.id).await? {
+            picture.see(rain, &packet, seen::PAID);
+        }
+        Ok(picture)
+    }
+
+    fn suspect(&mut self, number: usize) -> Option<&mut Suspect> {
+        self.suspects
+            .iter_mut()
+            .find(|suspect| suspect.number == number)
+    }
+
+    fn see(&mut self, rain: &Rain, packet: &Packet, place: u8) {
+        if packet.id.rain() == rain.id
+            && let Some(places) = self.places.get_mut(packet.id.index() as usize)
+        {
+            *places |= place;
+        }
+    }
+
+    /// A transfer whose packets have arrived says nothing any more. One that is on its way to a suspect bucket is taken in by the repair,
+    /// since the bucket may have had it before.
+    async fn transfer(
+        &mut self,
+        rain: &Rain,
+        buckets: &[Bucket],
+        transfer: Transfer,
+    ) -> Result<(), StoreError> {
+        let Some(target) = buckets.get(transfer.target as usize) else {
+            return Ok(());
+        };
+        if target.has_taken(&transfer).await? {
+            return Ok(());
+        }
+        match self.suspect(transfer.target as usize) {
+            Some(suspect) if suspect.arriving.len() < TRANSFERS_MAX => {
+                suspect
+                    .pool
+                    .extend(transfer.packets.iter().copied().map(Ok));
+                suspect.arriving.push(transfer);
+            }
+            Some(_) | None => {
+                for packet in &transfer.packets {
+                    self.see(rain, packet, seen::SOUND);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides what each suspect bucket gets.
+    fn judge(&mut self, rain: &Rain, standings: &[Standing]) -> Report {
+        let mut report = Report {
+            buckets: self.suspects.iter().map(|suspect| suspect.number).collect(),
+            ..Report::default()
+        };
+        self.restore_winners(rain, standings.len(), &mut report);
+        let places = &mut self.places;
+        for suspect in &mut self.suspects {
+            let count = suspect.pool.len();
+            suspect.pool.retain(|packet| {
+                let Ok(packet) = packet else { return true };
+                let index = packet.id.index() as usize;
+                let ours = packet.id.rain() == rain.id;
+                match places.get(index).copied().filter(|_| ours) {
+                    // Not of this rain: the audit reports it.
+                    None => true,
+                    Some(0) => {
+                        places[index] |= seen::KEPT;
+                        true
+                    }
+                    Some(_) => false,
+                }
+            });
+            report.packets_removed += (count - suspect.pool.len()) as u64;
+        }
+        self.return_packets(rain, standings, &mut report);
+        report
+    }
+
+    fn restore_winners(&mut self, rain: &Rain, buckets: usize, report: &mut Report) {
+        let mut named: HashSet<PacketId> = HashSet::new();
+        for (user, packet) in std::mem::take(&mut self.paid) {
+            let home = bucket_of(rain.id, user.as_str(), buckets);
+            let owner = self.owners.get(&packet.id).filter(|owner| **owner != user);
+            let other = owner.map(|owner| format!("{owner} has won it in Redis"));
+            let Some(suspect) = self.suspect(home) else {
+                continue;
+            };
+            let reason = match suspect.winners.get(&user) {
+                Some(held) if held.id == packet.id => continue,
+                Some(held) => Some(format!("the user has packet {} there", held.id)),
+                None => other,
+            };
+            match reason {
+                None => {
+                    report.wins_restored += 1;
+                    suspect.restore.push((user, packet));
+                }
+                Some(reason) => {
+                    report.not_restored_total += 1;
+                    if report.not_restored.len() < NAMED_MAX && named.insert(packet.id) {
+                        report.not_restored.push(NotRestored {
+                            user,
+                            packet_id: packet.id,
+                            reason,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packets that are nowhere go into the pool of their own bucket if that is suspect, else of any that is. One that its bucket has not been
+    /// loaded with yet will come by itself.
+    fn return_packets(&mut self, rain: &Rain, standings: &[Standing], report: &mut Report) {
+        for index in 0..self.amounts.len() {
+            if self.places[index] != 0 {
+                continue;
+            }
+            let home = bucket_of_packet(index as u32, standings.len());
+            let suspect_home = self
+                .suspects
+                .iter()
+                .position(|suspect| suspect.number == home);
+            if suspect_home.is_none() && rain.split.chunk_of(index as u32) >= standings[home].chunks
+            {
+                continue;
+            }
+            let packet = Packet {
+                id: rain.id.packet(index as u32),
+                cents: self.amounts[index],
+            };
+            self.suspects[suspect_home.unwrap_or(0)]
+                .pool
+                .push(Ok(packet));
+            report.packets_returned += 1;
+        }
+    }
+
+    fn has_packets(&self) -> bool {
+        self.suspects.iter().any(|suspect| !suspect.pool.is_empty())
+    }
+}
+
+/// A pool from the left to the right. Packets that leave it meanwhile do so on the right.
+async fn pool(bucket: &Bucket) -> Result<Vec<Result<Packet, String>>, StoreError> {
+    let mut packets = vec![];
+    loop {
+        let page = bucket.pool_page(packets.len() as u64, PAGE).await?;
+        let last = (page.len() as u64) < PAGE;
+        packets.extend(page);
+        if last {
+            return Ok(packets);
+        }
+    }
+}

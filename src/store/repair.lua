@@ -1,0 +1,49 @@
+#!lua flags=allow-oom
+-- repair: the last step of a repair: the pool that has been put together anew takes the place of the old one, and the bucket belongs to the
+-- process that is asked from now on.
+--
+-- KEYS[1] hb:{<tag>}:gate     HASH  made here, in state loading, if it is not there; its epoch grows
+-- KEYS[2] hb:{<tag>}:pool     LIST  packet_id:cents
+-- KEYS[3] hb:{<tag>}:rebuilt:<number of the repair>  LIST  packet_id:cents, the new pool
+-- KEYS[4] hb:{<tag>}:applied  HASH  transfer id -> SHA-1 of the packets received
+-- ARGV[1] fingerprint         of the rain's seed
+-- ARGV[2] run_id              of the process that is asked
+-- ARGV[3] looked_at           run id of the process whose bucket was compared with the ledger
+-- ARGV[4] suspect             run id that the gate had then, or empty
+-- ARGV[5] packets             how many the new pool has
+-- ARGV[6] chunks              how many chunks a fully loaded bucket has
+-- ARGV[7..] transfers         id and packets (separated by blanks) of each transfer whose packets are in the new pool, 0 to 200 pairs
+--
+-- Returns ok; changed, changing nothing, when anything is not as it was when it was looked at: then somebody else has repaired it, or the
+-- process was another one again; foreign when the bucket is another rain's.
+-- Cost    O(transfers). Writes only below the marked line; an error above it changes nothing.
+
+local gate = redis.call('HMGET', KEYS[1], 'state', 'fingerprint', 'run_id', 'epoch')
+redis.call('LLEN', KEYS[2])
+redis.call('HLEN', KEYS[4])
+if gate[2] and gate[2] ~= ARGV[1] then
+  return 'foreign'
+end
+local packets = tonumber(ARGV[5])
+local repaired = gate[1] and gate[1] ~= 'loading' and gate[3] == ARGV[2]
+if repaired or ARGV[2] ~= ARGV[3] or (gate[3] or '') ~= ARGV[4] or redis.call('LLEN', KEYS[3]) ~= packets then
+  return 'changed'
+end
+-- What gateways remember of the bucket is older than this, even if the bucket has lost its epoch.
+local epoch = math.max(tonumber(gate[4] or '0') + 1, tonumber(redis.call('TIME')[1]))
+
+-- From here on it must succeed.
+redis.call('DEL', KEYS[2])
+if packets > 0 then
+  redis.call('RENAME', KEYS[3], KEYS[2])
+  redis.call('PERSIST', KEYS[2])
+end
+for i = 7, #ARGV, 2 do
+  redis.call('HSET', KEYS[4], ARGV[i], redis.sha1hex(ARGV[i + 1]))
+end
+if not gate[1] then
+  redis.call('HSET', KEYS[1], 'state', 'loading', 'fingerprint', ARGV[1])
+end
+redis.call('HSET', KEYS[1], 'run_id', ARGV[2], 'chunks', ARGV[6], 'epoch', string.format('%.0f', epoch))
+redis.call('HDEL', KEYS[1], 'hungry')
+return 'ok'

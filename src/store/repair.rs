@@ -1,0 +1,146 @@
+//! A bucket that may have lost something: what it holds, and putting back what the ledger knows.
+
+use redis::Value;
+
+use super::bucket::{Bucket, text};
+use super::transfer::Transfer;
+use super::{StoreError, script};
+use crate::rain::{Packet, UserId};
+
+/// Packets pushed by one call while a pool is put together.
+const PUSH_MAX: usize = 1_000;
+/// Pairs that `restore.lua` takes at a time.
+const RESTORE_MAX: usize = 400;
+/// Transfers that `repair.lua` takes.
+pub const TRANSFERS_MAX: usize = 200;
+/// A pool that is put together and never used goes after this time, ms.
+const REBUILT_KEPT_MS: u64 = 600_000;
+
+/// Whether a bucket is held by the process that loaded or repaired it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Of the process that answers now.
+    pub run_id: String,
+    /// What the gate says; empty for a bucket that is not there.
+    pub recorded: String,
+    pub state: String,
+    pub chunks: u32,
+    /// Grows with every transfer that begins, arrives or ends here.
+    pub transfers: u64,
+}
+
+impl Standing {
+    /// It is not known that it has everything: another process loaded it, it is gone, or it has fewer than the `chunks` that it had.
+    pub fn is_suspect(&self, chunks: u32) -> bool {
+        self.run_id != self.recorded || (self.state == "loading" && self.chunks < chunks)
+    }
+}
+
+/// What `repair.lua` did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepairAnswer {
+    Repaired,
+    /// Something was not as it was when it was looked at: look again.
+    Changed,
+}
+
+impl Bucket {
+    pub async fn standing(&self) -> Result<Standing, StoreError> {
+        let k = &self.keys;
+        // Over one connection, so that the answer and the run id are of one process.
+        let link = self.route.link();
+        let connection = link.connect().await?;
+        let mut read = redis::cmd("HMGET");
+        read.arg(&k.gate).arg("run_id").arg("chunks").arg("state");
+        let gate = link.call_on(&connection, &read).await?;
+        let mut transfers = 0;
+        for key in [&k.applied, &k.outbox] {
+            let reply = link
+                .call_on(&connection, redis::cmd("HLEN").arg(key))
+                .await?;
+            match reply {
+                Value::Int(count) => transfers += count as u64,
+                reply => return Err(script::REPAIR.misread(&reply)),
+            }
+        }
+        let Value::Array(fields) = &gate else {
+            return Err(script::REPAIR.misread(&gate));
+        };
+        let field = |i: usize| fields.get(i).and_then(text).unwrap_or_default();
+        Ok(Standing {
+            run_id: connection.peer.run_id.clone(),
+            recorded: field(0).to_owned(),
+            chunks: field(1).parse().unwrap_or_default(),
+            state: field(2).to_owned(),
+            transfers,
+        })
+    }
+
+    /// Whether the packets of a transfer have arrived here.
+    pub async fn has_taken(&self, transfer: &Transfer) -> Result<bool, StoreError> {
+        let mut cmd = redis::cmd("HEXISTS");
+        cmd.arg(&self.keys.applied).arg(&transfer.id);
+        Ok(self.route.call(&cmd).await? == Value::Int(1))
+    }
+
+    /// Puts wins back among the winners; returns how many were missing. A user who has a packet keeps it.
+    pub async fn restore(&self, wins: &[(UserId, Packet)]) -> Result<u64, StoreError> {
+        let mut restored = 0;
+        for part in wins.chunks(RESTORE_MAX) {
+            let mut args = vec![self.fingerprint.clone()];
+            for (user, packet) in part {
+                args.extend([user.to_string(), packet.to_string()]);
+            }
+            let keys = [self.keys.gate.as_str(), &self.keys.winners];
+            match self.run_count(&script::RESTORE, &keys, &args).await? {
+                -2 => return Err(self.foreign()),
+                count => restored += count as u64,
+            }
+        }
+        Ok(restored)
+    }
+
+    /// Replaces the pool, and makes the bucket one of the process that answers now, provided that nothing has changed since `looked_at`.
+    /// `pool` is in the order of the list; `repair` is another number for each try.
+    pub async fn repair(
+        &self,
+        looked_at: &Standing,
+        pool: &[String],
+        chunks: u32,
+        arrived: &[Transfer],
+        repair: u64,
+    ) -> Result<RepairAnswer, StoreError> {
+        let k = &self.keys;
+        let rebuilt = k.rebuilt(repair);
+        for part in pool.chunks(PUSH_MAX) {
+            let mut push = redis::cmd("RPUSH");
+            push.arg(&rebuilt).arg(part);
+            self.route.call(&push).await?;
+            let mut expire = redis::cmd("PEXPIRE");
+            expire.arg(&rebuilt).arg(REBUILT_KEPT_MS);
+            self.route.call(&expire).await?;
+        }
+        let keys = [k.gate.as_str(), &k.pool, &rebuilt, &k.applied];
+        crate::crash::script(script::REPAIR.verb, "before");
+        let reply = self
+            .route
+            .run(&script::REPAIR, |peer| {
+                let mut call = script::REPAIR.call(&keys);
+                call.arg(&self.fingerprint).arg(&peer.run_id);
+                call.arg(&looked_at.run_id).arg(&looked_at.recorded);
+                call.arg(pool.len()).arg(chunks);
+                for transfer in arrived {
+                    call.arg(&transfer.id).arg(transfer.packets_text());
+                }
+                call
+            })
+            .await?;
+        crate::crash::script(script::REPAIR.verb, "after");
+        match text(&reply) {
+            Some("ok") => Ok(RepairAnswer::Repaired),
+            Some("changed") => Ok(RepairAnswer::Changed),
+            Some("foreign") => Err(self.foreign()),
+            _ => Err(script::REPAIR.misread(&reply)),
+        }
+    }
+}
