@@ -47,7 +47,10 @@ pub fn spawn(
 
 /// Names of the tasks that have not ended, each with how many there are.
 pub fn at_work() -> Vec<(&'static str, usize)> {
-    names().iter().map(|(name, count)| (*name, *count)).collect()
+    names()
+        .iter()
+        .map(|(name, count)| (*name, *count))
+        .collect()
 }
 
 struct Named(&'static str);
@@ -72,7 +75,9 @@ impl Drop for Named {
 }
 
 fn names() -> MutexGuard<'static, BTreeMap<&'static str, usize>> {
-    AT_WORK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    AT_WORK
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 #[cfg(test)]
@@ -93,8 +98,15 @@ mod tests {
         let good = spawn(&tasks, "test.waiting", async {
             let _ = gone.await;
         });
-        assert!(bad.await.is_ok(), "whoever waits for it learns that it has ended");
-        let ours = || at_work().into_iter().filter(|(name, _)| name.starts_with("test."));
+        assert!(
+            bad.await.is_ok(),
+            "whoever waits for it learns that it has ended"
+        );
+        let ours = || {
+            at_work()
+                .into_iter()
+                .filter(|(name, _)| name.starts_with("test."))
+        };
         assert_eq!(ours().collect::<Vec<_>>(), [("test.waiting", 1)]);
         go.send(()).unwrap();
         good.await.unwrap();

@@ -61,9 +61,10 @@ pub(super) async fn shake_hands(
     };
     let connection = ClientConnection::new(tls.config.clone(), name).map_err(invalid)?;
     let mut connection = Box::new(connection);
-    let mut socket = Raw(|bytes: &mut [u8]| stream.try_read(bytes), |parts: &[IoSlice<'_>]| {
-        stream.try_write_vectored(parts)
-    });
+    let mut socket = Raw(
+        |bytes: &mut [u8]| stream.try_read(bytes),
+        |parts: &[IoSlice<'_>]| stream.try_write_vectored(parts),
+    );
     loop {
         if !give(&mut connection, &mut socket)? {
             stream.writable().await?;
@@ -122,9 +123,10 @@ impl Socket {
         let Some(tls) = &mut self.tls else {
             return Ok(());
         };
-        let mut socket = Raw(|_: &mut [u8]| Ok::<usize, io::Error>(0), |parts: &[IoSlice<'_>]| {
-            self.half.try_write_vectored(parts)
-        });
+        let mut socket = Raw(
+            |_: &mut [u8]| Ok::<usize, io::Error>(0),
+            |parts: &[IoSlice<'_>]| self.half.try_write_vectored(parts),
+        );
         give(tls, &mut socket).map(drop)
     }
 

@@ -30,8 +30,9 @@ impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Network, String> {
-        let fault =
-            || format!("\"{text}\" is no address or network like 10.0.0.0/8, fd00::/8 or 192.0.2.7");
+        let fault = || {
+            format!("\"{text}\" is no address or network like 10.0.0.0/8, fd00::/8 or 192.0.2.7")
+        };
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
@@ -67,18 +68,36 @@ mod tests {
             ("192.0.2.128/25", "192.0.2.200", "192.0.2.127"),
             ("0.0.0.0/0", "203.0.113.9", "2001:db8::1"),
             ("::/0", "2001:db8::1", "203.0.113.9"),
-            ("2001:db8:0:1::/64", "2001:db8:0:1:ffff::9", "2001:db8:0:2::9"),
+            (
+                "2001:db8:0:1::/64",
+                "2001:db8:0:1:ffff::9",
+                "2001:db8:0:2::9",
+            ),
             ("10.0.0.0/8", "::ffff:10.1.2.3", "::ffff:11.1.2.3"),
         ] {
             let parsed: Network = network.parse().unwrap();
-            assert!(parsed.contains(inside.parse().unwrap()), "{network} {inside}");
-            assert!(!parsed.contains(outside.parse().unwrap()), "{network} {outside}");
+            assert!(
+                parsed.contains(inside.parse().unwrap()),
+                "{network} {inside}"
+            );
+            assert!(
+                !parsed.contains(outside.parse().unwrap()),
+                "{network} {outside}"
+            );
         }
     }
 
     #[test]
     fn what_is_no_network_is_refused() {
-        for text in ["", "10.0.0.0/33", "10.0.0/8", "::/129", "host", "10.0.0.0/x", "::ffff:10.0.0.0/104"] {
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "::/129",
+            "host",
+            "10.0.0.0/x",
+            "::ffff:10.0.0.0/104",
+        ] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }
     }

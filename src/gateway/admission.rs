@@ -44,7 +44,7 @@ pub fn grab(
     let Ok(id) = RainId::new(rain_id) else {
         return worker.reply_grab_raw(session, request_id, rain_id, Outcome::NoSuchRain, None, 0);
     };
-    if session.in_flight.get() as usize >= worker.settings.in_flight_max || worker.draining() {
+    if session.is_full(worker) || worker.draining() {
         return worker.reply_grab(session, request_id, id, Outcome::Busy, None);
     }
     match worker.rains.get(id) {

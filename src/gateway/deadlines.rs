@@ -77,9 +77,15 @@ mod tests {
         for ms in (0..=41_000).step_by(7) {
             wheel.due(at(ms), |session, _| seen.push((session, ms)));
         }
-        assert_eq!(seen.iter().map(|(session, _)| *session).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(
+            seen.iter().map(|(session, _)| *session).collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 6]
+        );
         for ((_, due), (_, seen)) in dues.iter().zip(&seen) {
-            assert!((*due..=due + 17).contains(seen), "due at {due}, seen at {seen}");
+            assert!(
+                (*due..=due + 17).contains(seen),
+                "due at {due}, seen at {seen}"
+            );
         }
     }
 
@@ -90,10 +96,14 @@ mod tests {
         let far = wheel.look_at(1, wheel.started + Duration::from_secs(3_600));
         assert_eq!(far, SLOTS as u64 - 1);
         let mut seen = vec![];
-        wheel.due(wheel.started + Duration::from_secs(5), |session, tick| seen.push((session, tick)));
+        wheel.due(wheel.started + Duration::from_secs(5), |session, tick| {
+            seen.push((session, tick))
+        });
         assert_eq!(seen, [(1, far)]);
         let late = wheel.look_at(2, wheel.started);
-        wheel.due(wheel.started + Duration::from_secs(6), |session, tick| seen.push((session, tick)));
+        wheel.due(wheel.started + Duration::from_secs(6), |session, tick| {
+            seen.push((session, tick))
+        });
         assert_eq!(seen[1], (2, late));
     }
 }

@@ -128,7 +128,9 @@ impl Worker {
                 tracing::debug!(%error, "a trusted proxy sent no PROXY header that can be read");
                 drop_silently(&socket, "proxy_header");
             }
-            Failure::Turned(turned) if self.certificates.is_none() => self.turn_away(socket, turned),
+            Failure::Turned(turned) if self.certificates.is_none() => {
+                self.turn_away(socket, turned)
+            }
             Failure::Turned(turned) => drop_silently(&socket, turned.name()),
             Failure::Handshake(error) => {
                 tracing::debug!(%error, "TLS handshake failed");
@@ -177,7 +179,10 @@ fn drop_silently(socket: &TcpStream, reason: &'static str) {
     let _ = socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
-async fn handshake(socket: &TcpStream, certificates: &Certificates) -> io::Result<ServerConnection> {
+async fn handshake(
+    socket: &TcpStream,
+    certificates: &Certificates,
+) -> io::Result<ServerConnection> {
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
     let mut connection = ServerConnection::new(certificates.current()).map_err(invalid)?;
     loop {

@@ -34,7 +34,7 @@ pub fn page(
         limit @ 1..=PAGE_MAX => limit,
         _ => PAGE_MAX,
     };
-    let full = session.in_flight.get() as usize >= worker.settings.in_flight_max;
+    let full = session.is_full(worker);
     let node = worker.store.node_of_user(user);
     let turn = (!full && !worker.draining()).then(|| worker.inbox_turn(node));
     let Some(turn) = turn.flatten() else {

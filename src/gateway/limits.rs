@@ -146,7 +146,9 @@ impl Doors {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.book
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -202,7 +204,8 @@ impl Book {
             Some(visits) if visits.open > 0 => {}
             Some(visits) if visits.paid_until > now => {
                 if later {
-                    self.leaving.push_back((visitor, now + BURST_SECONDS * SECOND));
+                    self.leaving
+                        .push_back((visitor, now + BURST_SECONDS * SECOND));
                 }
             }
             _ => {
@@ -262,7 +265,9 @@ impl UserRates {
     }
 
     fn paid(&self) -> MutexGuard<'_, Paid> {
-        self.users.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.users
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -278,7 +283,8 @@ impl Paid {
         if until <= now {
             self.until.remove(user);
         } else if later {
-            self.leaving.push_back((user.clone(), now + 2 * BURST_SECONDS * SECOND));
+            self.leaving
+                .push_back((user.clone(), now + 2 * BURST_SECONDS * SECOND));
         }
     }
 }
@@ -333,9 +339,15 @@ mod tests {
         // One customer's network is one visitor; its neighbour is another.
         let _third = let_in(&doors, "2001:db8:0:1::1").unwrap();
         let _fourth = let_in(&doors, "2001:db8:0:1:ffff::2").unwrap();
-        assert_eq!(let_in(&doors, "2001:db8:0:2::1").err(), Some(Turned::GatewayFull));
+        assert_eq!(
+            let_in(&doors, "2001:db8:0:2::1").err(),
+            Some(Turned::GatewayFull)
+        );
         drop(first);
-        assert_eq!(let_in(&doors, "2001:db8:0:1::3").err(), Some(Turned::AddressFull));
+        assert_eq!(
+            let_in(&doors, "2001:db8:0:1::3").err(),
+            Some(Turned::AddressFull)
+        );
         let _fifth = let_in(&doors, "192.0.2.1").unwrap();
         assert_eq!(doors.enter().err(), Some(Turned::GatewayFull));
     }
@@ -352,8 +364,16 @@ mod tests {
         assert_eq!(let_in(&doors, "192.0.2.1").err(), Some(Turned::AddressRate));
         assert!(let_in(&doors, "192.0.2.2").is_ok());
         assert_eq!(doors.book().visits.len(), 2);
-        doors.book().visits.values_mut().for_each(|visits| visits.paid_until = 0);
-        doors.book().leaving.iter_mut().for_each(|(_, due)| *due = 0);
+        doors
+            .book()
+            .visits
+            .values_mut()
+            .for_each(|visits| visits.paid_until = 0);
+        doors
+            .book()
+            .leaving
+            .iter_mut()
+            .for_each(|(_, due)| *due = 0);
         drop(let_in(&doors, "192.0.2.3").unwrap());
         let book = doors.book();
         assert_eq!((book.visits.len(), book.leaving.len()), (1, 1));

@@ -1,31 +1,31 @@
 //! accept → frame → session → admission → batch → reply, and pushes.
 
-/// From the accepted connection to a session: limits, PROXY header, TLS handshake.
-mod entry;
-/// How many may come in, from where, and how much each may ask.
-mod limits;
-/// What a load balancer says about whom it forwards.
-mod proxy;
-/// The certificate, read again when it changes.
-mod tls;
-/// The socket itself, or TLS over it.
-mod transport;
-/// When to look at which session again.
-mod deadlines;
 /// What is answered without Redis.
 mod admission;
+/// When to look at which session again.
+mod deadlines;
+/// From the accepted connection to a session: limits, PROXY header, TLS handshake.
+mod entry;
 /// A user's messages: pages that are asked for, and pushes.
 mod inbox;
 /// Batches on their way to a node.
 mod lane;
+/// How many may come in, from where, and how much each may ask.
+mod limits;
+/// What a load balancer says about whom it forwards.
+mod proxy;
 /// The rains this gateway knows, and when to tell clients of them.
 mod rains;
 /// Who watches what.
 mod rooms;
 /// One client connection.
 mod session;
+/// The certificate, read again when it changes.
+mod tls;
 /// Who a session speaks for.
 pub mod token;
+/// The socket itself, or TLS over it.
+mod transport;
 /// Which sessions are a user's.
 mod users;
 /// One thread with its own runtime, sessions and lanes.
@@ -85,9 +85,11 @@ impl Gateway {
     ) -> Result<Gateway, ListenError> {
         let certificates = match &settings.tls {
             None => None,
-            Some(files) => Some(Arc::new(Certificates::open(files).map_err(|error| ListenError {
-                address: settings.listen,
-                source: error.into(),
+            Some(files) => Some(Arc::new(Certificates::open(files).map_err(|error| {
+                ListenError {
+                    address: settings.listen,
+                    source: error.into(),
+                }
             })?)),
         };
         let listeners = listen(settings)?;
@@ -126,7 +128,11 @@ impl Gateway {
         }
         let tracker = tasks.clone();
         if let Some(certificates) = certificates {
-            task::spawn(tasks, "gateway.certificates", certificates.keep(drain.clone()));
+            task::spawn(
+                tasks,
+                "gateway.certificates",
+                certificates.keep(drain.clone()),
+            );
         }
         task::spawn(tasks, "gateway.rains", async move {
             rains.keep(senders, &tracker, drain).await

@@ -125,7 +125,8 @@ mod tests {
 
     // Bytes put together by hand from section 2.2.
     const V4: &str = "21 11 000c  cb007109 c0000201 3039 1e14"; // 203.0.113.9:12345 to 192.0.2.1:7700
-    const V6: &str = "21 21 0024  20010db8000000010000000000000009 20010db8000000000000000000000001 3039 1e14";
+    const V6: &str =
+        "21 21 0024  20010db8000000010000000000000009 20010db8000000000000000000000001 3039 1e14";
 
     #[test]
     fn the_source_is_what_the_header_says() {
@@ -155,11 +156,17 @@ mod tests {
         assert_eq!(read("21 31 0000"), Err(HeaderError::Family(0x31)));
         assert_eq!(
             read("21 11 000b  cb007109 c0000201 3039 1e"),
-            Err(HeaderError::TooShort { len: 11, wanted: 12 })
+            Err(HeaderError::TooShort {
+                len: 11,
+                wanted: 12
+            })
         );
         assert_eq!(
             read("21 21 000c  cb007109 c0000201 3039 1e14"),
-            Err(HeaderError::TooShort { len: 12, wanted: 36 })
+            Err(HeaderError::TooShort {
+                len: 12,
+                wanted: 36
+            })
         );
         assert_eq!(read("21 11 ffff"), Err(HeaderError::TooLong(65_535)));
         assert_eq!(fixed(b"PROXY TCP4 203.0"), Err(HeaderError::Signature));

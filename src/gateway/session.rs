@@ -427,6 +427,15 @@ impl Session {
         self.memory.borrow_mut().retain(|(known, _)| *known != rain);
     }
 
+    /// No more requests may be in flight; whoever asks refuses one.
+    pub fn is_full(&self, worker: &Worker) -> bool {
+        let full = self.in_flight.get() as usize >= worker.settings.in_flight_max;
+        if full {
+            crate::metrics::get().refused_by_in_flight.increment(1);
+        }
+        full
+    }
+
     /// A request in flight has been answered.
     pub fn finished(&self, worker: &Worker) {
         self.in_flight.set(self.in_flight.get() - 1);
@@ -560,23 +569,34 @@ impl Session {
     pub(super) fn due(&self, worker: &Worker) -> Instant {
         let settings = &worker.settings;
         if let Some(since) = self.closing.get() {
-            let wait = if self.finishing(worker) { settings.drain_timeout } else { LINGER };
+            let wait = if self.finishing(worker) {
+                settings.drain_timeout
+            } else {
+                LINGER
+            };
             return since + wait;
         }
         let silent = match self.user() {
             Some(_) => self.last_heard.get() + settings.idle_timeout,
             None => self.connected + settings.hello_timeout,
         };
-        let cut = self.frame_begun.get().map(|begun| begun + settings.frame_timeout);
+        let cut = self
+            .frame_begun
+            .get()
+            .map(|begun| begun + settings.frame_timeout);
         cut.map_or(silent, |cut| cut.min(silent))
     }
 
     /// Its time is over.
     pub(super) fn overdue(self: &Rc<Self>, worker: &Worker) {
-        let cut = (self.frame_begun.get()).is_some_and(|begun| begun.elapsed() >= worker.settings.frame_timeout);
+        let cut = (self.frame_begun.get())
+            .is_some_and(|begun| begun.elapsed() >= worker.settings.frame_timeout);
         let (code, reason) = match (self.closing.get(), self.user()) {
             (Some(_), _) => return self.abandon(),
-            (None, _) if cut => (CloseCode::FrameTimeout, "a frame that had begun did not end in time"),
+            (None, _) if cut => (
+                CloseCode::FrameTimeout,
+                "a frame that had begun did not end in time",
+            ),
             (None, None) => (CloseCode::HelloExpected, "no Hello in time"),
             (None, Some(_)) => (CloseCode::Idle, "nothing heard for too long"),
         };

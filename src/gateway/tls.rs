@@ -76,7 +76,10 @@ impl Certificates {
     pub fn reload_if_changed(&self) {
         let now = stamps(&self.files);
         {
-            let mut seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut seen = self
+                .seen
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner());
             if *seen == now {
                 return;
             }
@@ -96,7 +99,8 @@ impl Certificates {
     }
 
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
-        let mut look = tokio::time::interval(self.files.reload_interval.max(Duration::from_millis(1)));
+        let mut look =
+            tokio::time::interval(self.files.reload_interval.max(Duration::from_millis(1)));
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {

@@ -261,7 +261,11 @@ impl Worker {
         self.deadlines.due(now, |id, tick| {
             // Of several promises for a session the last one counts.
             let session = sessions.get(&id);
-            late.extend(session.filter(|session| session.looked_at.get() == tick).cloned());
+            late.extend(
+                session
+                    .filter(|session| session.looked_at.get() == tick)
+                    .cloned(),
+            );
         });
         drop(sessions);
         for session in late {
@@ -298,7 +302,12 @@ impl Worker {
         for slice in sessions.chunks(PUSH_SLICE) {
             for session in slice {
                 let after = self.jitter.below(self.settings.drain_spread).as_millis() as u32;
-                session.go_away(self, CloseCode::Draining, "this gateway stops", after.max(1));
+                session.go_away(
+                    self,
+                    CloseCode::Draining,
+                    "this gateway stops",
+                    after.max(1),
+                );
             }
             self.flush_dirty();
             // The lanes' answers get their turn.

@@ -167,6 +167,24 @@ impl Server {
         format!("http://{}", self.addresses.admin.unwrap())
     }
 
+    /// The value of a metric, with its labels as they are rendered; 0 when it has not been counted yet.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let page = format!("http://{}/metrics", self.addresses.probes);
+        let page = reqwest::get(page).await.unwrap().text().await.unwrap();
+        let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+        page.lines().find_map(value).unwrap_or(0.0)
+    }
+
+    /// Memory of the process.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
     pub fn admin(&self) -> AdminClient {
         AdminClient::new(&self.admin_url(), &self.api_key()).unwrap()
     }

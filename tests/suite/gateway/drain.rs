@@ -1,0 +1,1 @@
+//! The end of a gateway, and moving to another.
