@@ -7,7 +7,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::lane::{Waiting, bucket_for};
 use super::rains::RainView;
@@ -65,11 +64,7 @@ fn admit(
     match local_answer(session, rain, bucket) {
         Some((outcome, packet)) => worker.reply_grab(session, request_id, id, outcome, packet),
         None => {
-            let grab = Waiting {
-                session: session.clone(),
-                request_id,
-                since: Instant::now(),
-            };
+            let grab = Waiting::new(session, request_id);
             let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
             session.in_flight.set(session.in_flight.get() + 1);
             worker.in_flight.set(worker.in_flight.get() + 1);

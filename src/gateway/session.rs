@@ -293,6 +293,7 @@ impl Session {
     }
 
     fn request(self: &Rc<Self>, worker: &Rc<Worker>, frame: ClientFrame) {
+        crate::crash::bug("session");
         let id = frame.request_id;
         match (frame.request, self.user()) {
             (Some(Request::Hello(hello)), None) => self.hello(worker, id, hello),

@@ -282,6 +282,7 @@ impl Worker {
     }
 
     async fn push(&self, push: Push) {
+        crate::crash::bug("worker");
         let watching = self.rooms.watching(&push.room);
         crate::metrics::get()
             .pushes

@@ -39,10 +39,18 @@ impl Server {
     /// One that dies at a crash point: see `src/crash.rs`.
     pub fn start_crashing(settings: &[&str], point: &str) -> Server {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        Server::start_in(dir, with_free_ports(settings), Some(point))
+        let crash = Some(("HONGBAO_CRASH_AT", point));
+        Server::start_in(dir, with_free_ports(settings), crash)
     }
 
-    fn start_in(dir: Arc<TempDir>, settings: Vec<String>, crash_at: Option<&str>) -> Server {
+    /// One with a bug at a place that `src/crash.rs` names.
+    pub fn start_with_bug(settings: &[&str], place: &str) -> Server {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let bug = Some(("HONGBAO_BUG_AT", place));
+        Server::start_in(dir, with_free_ports(settings), bug)
+    }
+
+    fn start_in(dir: Arc<TempDir>, settings: Vec<String>, wish: Option<(&str, &str)>) -> Server {
         let log = File::options()
             .create(true)
             .append(true)
@@ -61,8 +69,8 @@ impl Server {
         settings.iter().for_each(|setting| {
             command.args(["--set", setting]);
         });
-        crash_at.inspect(|point| {
-            command.env("HONGBAO_CRASH_AT", point);
+        wish.inspect(|(variable, place)| {
+            command.env(variable, place);
         });
         let mut child = command
             .arg("serve")
@@ -124,7 +132,8 @@ impl Server {
             self.addresses.gateway.unwrap()
         ));
         settings.push(format!("admin.listen={}", self.addresses.admin.unwrap()));
-        Server::start_in(self.dir.clone(), settings, point)
+        let crash = point.map(|point| ("HONGBAO_CRASH_AT", point));
+        Server::start_in(self.dir.clone(), settings, crash)
     }
 
     /// Starts it again on the same data and the same addresses.
