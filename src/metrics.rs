@@ -58,9 +58,9 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Changed certificates by result: loaded, broken (the old one stays in use).",
     ),
     (
-        "hongbao_requests_refused_total",
+        "hongbao_frames_refused_total",
         "counter",
-        "Requests refused by limit: session_rate, user_rate, in_flight.",
+        "Frames beyond a rate, by limit: session_rate, user_rate.",
     ),
     (
         "hongbao_panics_total",
@@ -71,6 +71,36 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "hongbao_descriptors_max",
         "gauge",
         "Descriptors this process may have open: each session is one.",
+    ),
+    (
+        "hongbao_edge_sessions",
+        "gauge",
+        "Sessions of trusted servers that are open now.",
+    ),
+    (
+        "hongbao_in_flight_full_total",
+        "counter",
+        "Requests turned away because too many of their session were in flight, by kind of session: user, edge.",
+    ),
+    (
+        "hongbao_edge_awaited_dropped_total",
+        "counter",
+        "Credits that an edge session will not be told of since gateway.edge_awaited_max newer ones wait; they stand in the inboxes.",
+    ),
+    (
+        "hongbao_token_keys",
+        "gauge",
+        "Keys that session tokens may be signed with.",
+    ),
+    (
+        "hongbao_token_keys_loads_total",
+        "counter",
+        "Changes of the key set file by result: loaded, or broken (the old keys stay).",
+    ),
+    (
+        "hongbao_refreshes_total",
+        "counter",
+        "Tokens offered by sessions to go on with, by result: accepted, refused.",
     ),
     (
         "hongbao_grabs_total",
@@ -96,6 +126,16 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "hongbao_node_failures_total",
         "counter",
         "Calls to Redis nodes that were refused, lost or timed out.",
+    ),
+    (
+        "hongbao_node_up",
+        "gauge",
+        "1 if the node answered when it was last connected to, 0 if not, by node: its users get RETRY while it is 0.",
+    ),
+    (
+        "hongbao_redirects_total",
+        "counter",
+        "Calls that a node sent on, by kind: moved and ask (Redis Cluster moves slots), wait (it is about to; CLUSTERDOWN, TRYAGAIN, READONLY).",
     ),
     (
         "hongbao_repairs_total",
@@ -201,7 +241,15 @@ pub struct Metrics {
     pub descriptors_max: Gauge,
     pub refused_by_session_rate: Counter,
     pub refused_by_user_rate: Counter,
-    pub refused_by_in_flight: Counter,
+    pub edge_sessions: Gauge,
+    pub in_flight_full: Counter,
+    pub edge_in_flight_full: Counter,
+    pub edge_awaited_dropped: Counter,
+    pub token_keys: Gauge,
+    pub token_keys_loaded: Counter,
+    pub token_keys_broken: Counter,
+    pub refreshes_accepted: Counter,
+    pub refreshes_refused: Counter,
     outcomes: [Counter; 64],
     pub grab_seconds: Histogram,
     pub grab_batch_users: Histogram,
@@ -249,9 +297,17 @@ impl Metrics {
             connections: counter!("hongbao_connections_total"),
             accepts_delayed: counter!("hongbao_accepts_delayed_total"),
             descriptors_max: gauge!("hongbao_descriptors_max"),
-            refused_by_session_rate: counter!("hongbao_requests_refused_total", "limit" => "session_rate"),
-            refused_by_user_rate: counter!("hongbao_requests_refused_total", "limit" => "user_rate"),
-            refused_by_in_flight: counter!("hongbao_requests_refused_total", "limit" => "in_flight"),
+            refused_by_session_rate: counter!("hongbao_frames_refused_total", "limit" => "session_rate"),
+            refused_by_user_rate: counter!("hongbao_frames_refused_total", "limit" => "user_rate"),
+            edge_sessions: gauge!("hongbao_edge_sessions"),
+            in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "user"),
+            edge_in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "edge"),
+            edge_awaited_dropped: counter!("hongbao_edge_awaited_dropped_total"),
+            token_keys: gauge!("hongbao_token_keys"),
+            token_keys_loaded: counter!("hongbao_token_keys_loads_total", "result" => "loaded"),
+            token_keys_broken: counter!("hongbao_token_keys_loads_total", "result" => "broken"),
+            refreshes_accepted: counter!("hongbao_refreshes_total", "result" => "accepted"),
+            refreshes_refused: counter!("hongbao_refreshes_total", "result" => "refused"),
             outcomes: std::array::from_fn(outcome),
             grab_seconds: histogram!("hongbao_grab_seconds"),
             grab_batch_users: histogram!("hongbao_grab_batch_users"),
@@ -306,6 +362,14 @@ impl Metrics {
 
     pub fn balance_requested(&self, result: &'static str) {
         counter!("hongbao_balance_requests_total", "result" => result).increment(1);
+    }
+
+    pub fn node_up(&self, node: &str, up: bool) {
+        gauge!("hongbao_node_up", "node" => node.to_owned()).set(f64::from(u8::from(up)));
+    }
+
+    pub fn redirected(&self, kind: &'static str) {
+        counter!("hongbao_redirects_total", "kind" => kind).increment(1);
     }
 
     pub fn repaired(&self, report: &crate::steward::repair::Report) {

@@ -4,6 +4,8 @@
 mod admission;
 /// When to look at which session again.
 mod deadlines;
+/// Servers that grab for many users over one connection.
+mod edge;
 /// From the accepted connection to a session: limits, PROXY header, TLS handshake.
 mod entry;
 /// A user's messages: pages that are asked for, and pushes.
@@ -12,10 +14,14 @@ mod inbox;
 mod lane;
 /// How many may come in, from where, and how much each may ask.
 mod limits;
+/// Hello, Refresh, and the end of what they allowed.
+mod login;
 /// What a load balancer says about whom it forwards.
 mod proxy;
 /// The rains this gateway knows, and when to tell clients of them.
 mod rains;
+/// Who has how many sessions.
+mod roll;
 /// Who watches what.
 mod rooms;
 /// One client connection.
@@ -49,6 +55,7 @@ use crate::store::Store;
 use crate::task;
 use limits::{Clock, Doors, UserRates};
 use rains::Rains;
+use roll::Roll;
 use tls::Certificates;
 use token::TokenKeys;
 use worker::{Inputs, Shared, Worker};
@@ -102,7 +109,8 @@ impl Gateway {
         let clock = Clock::start();
         let shared = Arc::new(Shared {
             settings: settings.clone(),
-            tokens,
+            tokens: Arc::new(tokens),
+            roll: Roll::new(settings.sessions_per_user),
             rains: rains.clone(),
             store,
             clock,
@@ -112,6 +120,8 @@ impl Gateway {
             next_session: AtomicU64::new(1),
             drain: drain.clone(),
         });
+        let keys = shared.tokens.clone();
+        tasks.spawn(keys.keep(settings.keys_poll, drain.clone()));
         let news = shared.store.watch_credited(tasks, drain.clone());
         let (mut senders, mut news_senders, mut workers) = (vec![], vec![], vec![]);
         for (number, listener) in listeners.into_iter().enumerate() {

@@ -11,27 +11,27 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use super::admission::{self, Remembered};
+use super::edge::Edge;
 use super::inbox;
 use super::limits::{Place, Verdict};
+use super::token::Credentials;
 use super::transport::Transport;
 use super::worker::{LINGER, Worker};
+use crate::clock::now_ms;
+use crate::metrics;
 use crate::rain::{Packet, RainId, UserId};
 use crate::wire::client_frame::Request;
 use crate::wire::frame::{self, CLIENT_FRAME_MAX, FrameError, HEADER};
 use crate::wire::server_frame::Message;
-use crate::wire::{
-    ClientFrame, CloseCode, GoAway, Hello, Outcome, Pong, Refused, ServerFrame, Watching, Welcome,
-};
+use crate::wire::{ClientFrame, CloseCode, GoAway, Outcome, Pong, Refused, ServerFrame, Watching};
 
-/// The protocol that this gateway speaks.
-pub const PROTOCOL: u32 = 1;
 /// Rains whose outcome a session remembers; more are asked of Redis again.
 const REMEMBERED_RAINS: usize = 2;
 /// Reads in a row before other sessions get their turn.
@@ -41,6 +41,11 @@ pub struct Session {
     pub id: u64,
     transport: Transport,
     user: OnceCell<UserId>,
+    /// Set for a server that speaks for many users; `user` is its own name then.
+    edge: OnceCell<Box<Edge>>,
+    pub(super) credentials: RefCell<Option<Credentials>>,
+    /// Bad tokens offered after Hello.
+    pub(super) refusals: Cell<u8>,
     /// A frame that has not arrived whole. Empty and without memory otherwise.
     partial: RefCell<Vec<u8>>,
     /// When the frame began that has not arrived whole.
@@ -74,6 +79,9 @@ impl Session {
             id,
             transport,
             user: OnceCell::new(),
+            edge: OnceCell::new(),
+            credentials: RefCell::default(),
+            refusals: Cell::new(0),
             partial: RefCell::default(),
             frame_begun: Cell::new(None),
             paid_until: Cell::new(0),
@@ -95,6 +103,40 @@ impl Session {
 
     pub fn user(&self) -> Option<&UserId> {
         self.user.get()
+    }
+
+    /// Hello was accepted.
+    pub(super) fn entered(&self, user: UserId, credentials: Credentials, edge: bool) -> &UserId {
+        self.set_credentials(credentials);
+        if edge {
+            self.edge.get_or_init(Box::default);
+        }
+        self.user.get_or_init(|| user)
+    }
+
+    pub(super) fn set_credentials(&self, credentials: Credentials) {
+        *self.credentials.borrow_mut() = Some(credentials);
+    }
+
+    pub(super) fn edge(&self) -> Option<&Edge> {
+        self.edge.get().map(|edge| &**edge)
+    }
+
+    /// Whether there is room for one more request in flight.
+    pub(super) fn may_ask(&self, worker: &Worker) -> bool {
+        let settings = &worker.settings;
+        let (max, full) = match self.edge() {
+            None => (settings.in_flight_max, &metrics::get().in_flight_full),
+            Some(_) => (
+                settings.edge_in_flight_max,
+                &metrics::get().edge_in_flight_full,
+            ),
+        };
+        let may = (self.in_flight.get() as usize) < max;
+        if !may {
+            full.increment(1);
+        }
+        may
     }
 
     pub(super) fn closing_since(&self) -> Option<Instant> {
@@ -210,9 +252,13 @@ impl Session {
 
     /// What the rates say to one more frame; the stricter of session and user.
     fn one_more(&self, worker: &Worker) -> Verdict {
-        let metrics = crate::metrics::get();
+        let metrics = metrics::get();
         let now = worker.clock.at(self.last_heard.get());
-        let (verdict, until) = worker.frame_rate.take(self.paid_until.get(), now);
+        let rate = match self.edge() {
+            None => &worker.frame_rate,
+            Some(_) => &worker.edge_frame_rate,
+        };
+        let (verdict, until) = rate.take(self.paid_until.get(), now);
         self.paid_until.set(until);
         if verdict != Verdict::Within {
             metrics.refused_by_session_rate.increment(1);
@@ -320,36 +366,10 @@ impl Session {
                 );
             }
             (Some(Request::Watch(watch)), Some(_)) => self.watch(worker, id, watch.room),
-            (Some(Request::Grab(grab)), Some(user)) => {
-                admission::grab(worker, self, user, id, grab.rain_id)
-            }
-            (Some(Request::Inbox(asked)), Some(user)) => inbox::page(worker, self, user, id, asked),
-        }
-    }
-
-    fn hello(self: &Rc<Self>, worker: &Rc<Worker>, id: u64, hello: Hello) {
-        if hello.protocol != PROTOCOL {
-            let reason = format!(
-                "protocol {} is not spoken here; this gateway speaks {PROTOCOL}",
-                hello.protocol
-            );
-            return self.refuse(worker, id, CloseCode::ProtocolUnsupported, reason);
-        }
-        match worker.tokens.verify(&hello.token) {
-            Err(error) => self.refuse(worker, id, error.code, error.reason),
-            Ok(user) => {
-                let welcome = Welcome {
-                    session_id: self.id,
-                    user: user.to_string(),
-                    server_time_ms: crate::clock::now_ms(),
-                    heartbeat_interval_ms: worker.settings.heartbeat_interval.as_millis() as u32,
-                };
-                let user = self.user.get_or_init(|| user);
-                *self.user_paid.borrow_mut() = Some(worker.user_rates.enter(user));
-                self.send(worker, id, Message::Welcome(welcome));
-                // Known as the user's before the inbox is read: what is written meanwhile is pushed.
-                worker.users.enter(user, self);
-                inbox::page_after_welcome(worker, self, user, hello.last_message_id);
+            (Some(Request::Refresh(refresh)), Some(_)) => self.refresh(worker, id, &refresh),
+            (Some(Request::Grab(grab)), Some(_)) => admission::grab(worker, self, id, grab),
+            (Some(Request::Inbox(asked)), Some(user)) => {
+                inbox::asked(worker, self, user, id, asked)
             }
         }
     }
@@ -402,11 +422,15 @@ impl Session {
         self.remember(rain, Remembered::Empty { epoch });
     }
 
-    pub fn remember_sold_out(&self, rain: RainId) {
-        self.remember(rain, Remembered::SoldOut);
+    pub fn remember_sold_out(&self, rain: RainId, version: i64) {
+        self.remember(rain, Remembered::SoldOut { version });
     }
 
     fn remember(&self, rain: RainId, what: Remembered) {
+        // The next grab is for another user.
+        if self.edge().is_some() {
+            return;
+        }
         // What is final is not replaced by an answer that comes late.
         if matches!(
             self.remembered(rain),
@@ -426,15 +450,6 @@ impl Session {
     /// After an unknown outcome only what is final may answer the next tap.
     pub fn forget(&self, rain: RainId) {
         self.memory.borrow_mut().retain(|(known, _)| *known != rain);
-    }
-
-    /// No more requests may be in flight; whoever asks refuses one.
-    pub fn is_full(&self, worker: &Worker) -> bool {
-        let full = self.in_flight.get() as usize >= worker.settings.in_flight_max;
-        if full {
-            crate::metrics::get().refused_by_in_flight.increment(1);
-        }
-        full
     }
 
     /// A request in flight has been answered.
@@ -471,7 +486,11 @@ impl Session {
     }
 
     fn sent(self: &Rc<Self>, worker: &Worker) {
-        let full = || self.out.borrow().len() > worker.settings.write_backlog_max;
+        let max = match self.edge() {
+            None => worker.settings.write_backlog_max,
+            Some(_) => worker.settings.edge_write_backlog_max,
+        };
+        let full = || self.out.borrow().len() > max;
         if full() && (self.flush().is_err() || full()) {
             // Never buffered without end. Nothing more is told: it would not be read.
             crate::metrics::get().closed(CloseCode::SlowReader);
@@ -506,7 +525,13 @@ impl Session {
         Ok(())
     }
 
-    fn refuse(self: &Rc<Self>, worker: &Worker, request_id: u64, code: CloseCode, reason: String) {
+    pub(super) fn refuse(
+        self: &Rc<Self>,
+        worker: &Worker,
+        request_id: u64,
+        code: CloseCode,
+        reason: String,
+    ) {
         crate::metrics::get().closed(code);
         tracing::debug!(
             session = self.id,
@@ -581,27 +606,62 @@ impl Session {
             Some(_) => self.last_heard.get() + settings.idle_timeout,
             None => self.connected + settings.hello_timeout,
         };
+        let cut = (self.frame_begun.get()).map(|begun| begun + settings.frame_timeout);
+        let lapses = (self.credentials.borrow().as_ref()).map(|credentials| {
+            let left = worker
+                .tokens
+                .lapses_ms(credentials)
+                .saturating_sub(now_ms())
+                .max(0);
+            // Tokens may be valid for ever, and instants have an end.
+            Instant::now() + Duration::from_millis(left as u64).min(settings.idle_timeout)
+        });
+        [Some(silent), cut, lapses]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(silent)
+    }
+
+    /// Ends the session if its time is over in any way.
+    pub(super) fn end_if_overdue(
+        self: &Rc<Self>,
+        worker: &Worker,
+        now: Instant,
+        keys_changed: bool,
+    ) {
+        let settings = &worker.settings;
+        if self.closing.get().is_some() {
+            if self.due(worker) <= now {
+                self.abandon();
+            }
+            return;
+        }
         let cut = self
             .frame_begun
             .get()
-            .map(|begun| begun + settings.frame_timeout);
-        cut.map_or(silent, |cut| cut.min(silent))
-    }
-
-    /// Its time is over.
-    pub(super) fn overdue(self: &Rc<Self>, worker: &Worker) {
-        let cut = (self.frame_begun.get())
-            .is_some_and(|begun| begun.elapsed() >= worker.settings.frame_timeout);
-        let (code, reason) = match (self.closing.get(), self.user()) {
-            (Some(_), _) => return self.abandon(),
-            (None, _) if cut => (
+            .is_some_and(|begun| begun + settings.frame_timeout <= now);
+        let why = match self.user() {
+            _ if cut => Some((
                 CloseCode::FrameTimeout,
                 "a frame that had begun did not end in time",
-            ),
-            (None, None) => (CloseCode::HelloExpected, "no Hello in time"),
-            (None, Some(_)) => (CloseCode::Idle, "nothing heard for too long"),
+            )),
+            None if self.connected + settings.hello_timeout <= now => {
+                Some((CloseCode::HelloExpected, "no Hello in time"))
+            }
+            Some(_) if self.last_heard.get() + settings.idle_timeout <= now => {
+                Some((CloseCode::Idle, "nothing heard for too long"))
+            }
+            None => None,
+            Some(_) => self.lapsed(worker, now_ms(), keys_changed),
         };
-        self.close(worker, code, reason);
+        if let Some((code, reason)) = why {
+            self.close(worker, code, reason);
+        }
+    }
+
+    pub(super) fn hold_rate(&self, paid: Arc<AtomicU64>) {
+        *self.user_paid.borrow_mut() = Some(paid);
     }
 
     /// What the session held of its user's rate.

@@ -12,9 +12,11 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::deadlines::Deadlines;
+use super::edge::Edges;
 use super::lane::Lane;
 use super::limits::{Clock, Doors, Rate, UserRates};
 use super::rains::{BucketView, Push, RainView, Rains};
+use super::roll::{Orders, Roll};
 use super::rooms::Rooms;
 use super::session::Session;
 use super::tls::Certificates;
@@ -50,7 +52,8 @@ pub(super) const PUSH_SLICE: usize = 256;
 /// What the workers of a gateway share.
 pub struct Shared {
     pub settings: config::Gateway,
-    pub tokens: TokenKeys,
+    pub tokens: Arc<TokenKeys>,
+    pub roll: Roll,
     pub rains: Arc<Rains>,
     pub store: Arc<Store>,
     pub clock: Clock,
@@ -77,6 +80,8 @@ pub struct Worker {
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
     pub(super) users: Users,
+    pub(super) edges: Edges,
+    pub(super) orders: Arc<Orders>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     /// Sessions with something to write.
     pub(super) dirty: RefCell<Vec<Rc<Session>>>,
@@ -85,6 +90,7 @@ pub struct Worker {
     emptied: Notify,
     deadlines: Deadlines,
     pub(super) frame_rate: Rate,
+    pub(super) edge_frame_rate: Rate,
     accept_rate: Rate,
     /// Until when its accepted connections are paid for.
     accepts_paid: Cell<u64>,
@@ -97,6 +103,8 @@ pub struct Worker {
     look_ups: Rc<Cell<usize>>,
     /// Inboxes that are being read, by node: one that does not answer must not keep those of the others waiting.
     inbox_reads: RefCell<HashMap<usize, Rc<Cell<usize>>>>,
+    /// The generation of the token keys that all sessions were last checked against.
+    keys_seen: Cell<u64>,
     jitter: Jitter,
 }
 
@@ -136,6 +144,7 @@ impl Worker {
         Rc::new(Worker {
             deadlines: Deadlines::new(tick),
             frame_rate: Rate::per_second(settings.frames_per_second),
+            edge_frame_rate: Rate::per_second(settings.edge_frames_per_second),
             accept_rate: Rate::per_second(settings.accepts_per_second / settings.workers as u64),
             accepts_paid: Cell::new(0),
             handshakes: Rc::default(),
@@ -145,6 +154,8 @@ impl Worker {
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
             users: Users::default(),
+            edges: Edges::default(),
+            orders: Arc::default(),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into()),
             dirty: RefCell::default(),
             in_flight: Cell::new(0),
@@ -153,6 +164,7 @@ impl Worker {
             missing: RefCell::default(),
             look_ups: Rc::default(),
             inbox_reads: RefCell::default(),
+            keys_seen: Cell::new(shared.tokens.generation()),
             jitter: Jitter::default(),
             shared,
         })
@@ -198,6 +210,7 @@ impl Worker {
                 () = pause.as_mut(), if !pause.is_elapsed() => {}
                 Some(push) = pushes.recv() => self.push(push).await,
                 Some(news) = news.recv() => self.push_credited(&news).await,
+                () = self.orders.told.notified() => self.close_replaced(),
                 _ = sweep.tick() => self.sweep(),
             }
         }
@@ -230,6 +243,8 @@ impl Worker {
         session.abandon();
         self.rooms.leave(session);
         self.users.leave(session);
+        self.leave_roll(session);
+        self.edges.leave(session);
         if let Some((user, held)) = session.give_back() {
             self.user_rates.leave(user, held);
         }
@@ -245,6 +260,10 @@ impl Worker {
         }
     }
 
+    pub(super) fn session(&self, id: u64) -> Option<Rc<Session>> {
+        self.sessions.borrow().get(&id).cloned()
+    }
+
     /// Has the session looked at when it is due, if that is not promised already.
     pub(super) fn look_again(&self, session: &Session) {
         let due = session.due(self);
@@ -253,26 +272,28 @@ impl Worker {
         }
     }
 
-    /// Closes those whose time is over.
+    /// Closes those whose time is over. All are looked at only when the token keys have changed: somebody may have been revoked.
     fn sweep(&self) {
         let now = Instant::now();
         let mut late = vec![];
+        let keys = self.tokens.generation();
+        let keys_changed = self.keys_seen.replace(keys) != keys;
         let sessions = self.sessions.borrow();
         self.deadlines.due(now, |id, tick| {
             // Of several promises for a session the last one counts.
             let session = sessions.get(&id);
-            late.extend(
-                session
-                    .filter(|session| session.looked_at.get() == tick)
-                    .cloned(),
-            );
+            let promised = session.filter(|session| session.looked_at.get() == tick);
+            late.extend(promised.cloned());
         });
+        for session in &late {
+            session.looked_at.set(u64::MAX);
+        }
+        if keys_changed {
+            late = sessions.values().cloned().collect();
+        }
         drop(sessions);
         for session in late {
-            session.looked_at.set(u64::MAX);
-            if session.due(self) <= now {
-                session.overdue(self);
-            }
+            session.end_if_overdue(self, now, keys_changed);
             self.look_again(&session);
         }
         self.flush_dirty();
@@ -376,9 +397,15 @@ impl Worker {
         }
     }
 
-    /// What to say when the user's bucket is empty: `SOLD_OUT` only when all are, and nothing is under way between them.
+    /// What to say when the user's bucket is empty: `SOLD_OUT` only when every packet has been won. An empty bucket alone does not tell, even
+    /// where it is the only one: a top-up may be on its way into it.
+    ///
+    /// `rain` is the view from before the grab was sent: if the rain was sold out then and still is, nobody has won in between.
     pub fn nothing_left(&self, rain: &RainView) -> Outcome {
-        if rain.snapshot.sold_out || rain.buckets.len() == 1 {
+        let (id, version) = (rain.snapshot.rain, rain.snapshot.version);
+        let now = self.rains.get(id);
+        let unchanged = now.is_some_and(|now| now.snapshot.version == version);
+        if rain.snapshot.sold_out && unchanged {
             Outcome::SoldOut
         } else {
             Outcome::Missed

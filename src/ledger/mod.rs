@@ -38,6 +38,8 @@ mod rains;
 mod returned;
 /// The lines of one account, from both journals.
 mod statement;
+/// Packets and money added to a rain that exists; which parts of it are loaded.
+mod top_ups;
 
 pub use accounts::{Account, AccountName};
 pub use balance::{Balance, HttpBalance};
@@ -46,8 +48,10 @@ pub use credit::{Refusal, Verdict};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;
 pub use http_balance::{Endpoint, EndpointSettings};
+pub use open::look;
 pub use returned::Discard;
 pub use statement::{Cursor, Line};
+pub use top_ups::ToppedUp;
 
 use db::Db;
 

@@ -254,6 +254,7 @@ impl Person<'_> {
             | Event::Lost { .. }
             | Event::RainAnnounced(_)
             | Event::PacketCredited { .. }
+            | Event::UserCredited { .. }
             | Event::Skipped(_) => None,
         }
     }

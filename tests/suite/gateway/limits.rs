@@ -24,10 +24,10 @@ async fn closed(server: &Server, code: CloseCode) -> f64 {
     server.metric(&name).await
 }
 
-async fn requests_refused(server: &Server, limit: &str) -> f64 {
+async fn frames_refused(server: &Server, limit: &str) -> f64 {
     server
         .metric(&format!(
-            "hongbao_requests_refused_total{{limit=\"{limit}\"}}"
+            "hongbao_frames_refused_total{{limit=\"{limit}\"}}"
         ))
         .await
 }
@@ -193,6 +193,7 @@ async fn frames_beyond_the_rate_are_refused_by_kind_and_then_the_session_is_clos
             0 => Request::Ping(Ping {}),
             _ => Request::Grab(Grab {
                 rain_id: rain.get(),
+                ..Grab::default()
             }),
         };
         let frame = frame::encode(&ClientFrame {
@@ -228,7 +229,7 @@ async fn frames_beyond_the_rate_are_refused_by_kind_and_then_the_session_is_clos
         "{busy} {refusals}"
     );
     assert_eq!(
-        requests_refused(&server, "session_rate").await,
+        frames_refused(&server, "session_rate").await,
         f64::from(busy + refusals + 1)
     );
     assert_eq!(closed(&server, CloseCode::TooManyRequests).await, 1.0);
@@ -266,7 +267,7 @@ async fn a_user_has_one_rate_for_all_sessions_and_across_reconnects() {
         Message::Refused(_)
     ));
     assert_eq!(
-        requests_refused(&server, "user_rate").await,
+        frames_refused(&server, "user_rate").await,
         f64::from(refusals + 1)
     );
     others_are_served(&server).await;
@@ -299,6 +300,7 @@ async fn more_requests_in_flight_than_allowed_are_answered_at_once() {
     for _ in 0..6 {
         anna.send(Request::Grab(Grab {
             rain_id: rain.get(),
+            ..Grab::default()
         }))
         .await;
     }
@@ -324,7 +326,12 @@ async fn more_requests_in_flight_than_allowed_are_answered_at_once() {
             Outcome::Won | Outcome::AlreadyWon
         ));
     }
-    assert_eq!(requests_refused(&server, "in_flight").await, 3.0);
+    assert_eq!(
+        server
+            .metric("hongbao_in_flight_full_total{session=\"user\"}")
+            .await,
+        3.0
+    );
 }
 
 #[tokio::test]

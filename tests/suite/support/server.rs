@@ -168,6 +168,16 @@ impl Server {
         )
     }
 
+    pub fn edge_token(&self, name: &str) -> String {
+        token::issue_scoped(
+            &UserId::new(name).unwrap(),
+            token::EDGE_SCOPE,
+            "default",
+            &self.secret(),
+            Duration::from_secs(600),
+        )
+    }
+
     pub fn api_key(&self) -> String {
         read(&self.data_dir().join("api-key"))
     }
@@ -176,10 +186,15 @@ impl Server {
         format!("http://{}", self.addresses.admin.unwrap())
     }
 
+    /// What `/metrics` says.
+    pub async fn metrics(&self) -> String {
+        let url = format!("http://{}/metrics", self.addresses.probes);
+        reqwest::get(url).await.unwrap().text().await.unwrap()
+    }
+
     /// The value of a metric, with its labels as they are rendered; 0 when it has not been counted yet.
     pub async fn metric(&self, name: &str) -> f64 {
-        let page = format!("http://{}/metrics", self.addresses.probes);
-        let page = reqwest::get(page).await.unwrap().text().await.unwrap();
+        let page = self.metrics().await;
         let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
         page.lines().find_map(value).unwrap_or(0.0)
     }
