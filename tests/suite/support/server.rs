@@ -127,11 +127,10 @@ impl Server {
             .chain(settings.iter().copied())
             .map(str::to_owned)
             .collect();
-        settings.push(format!(
-            "gateway.listen={}",
-            self.addresses.gateway.unwrap()
-        ));
-        settings.push(format!("admin.listen={}", self.addresses.admin.unwrap()));
+        if let Some(gateway) = self.addresses.gateway {
+            settings.push(format!("gateway.listen={gateway}"));
+        }
+        settings.push(format!("admin.listen={}", self.addresses.probes));
         let crash = point.map(|point| ("HONGBAO_CRASH_AT", point));
         Server::start_in(self.dir.clone(), settings, crash)
     }
@@ -143,8 +142,33 @@ impl Server {
 
     /// SIGTERM, and wait for its end.
     pub async fn stop(mut self) -> ExitStatus {
+        self.terminate();
+        self.ended().await
+    }
+
+    /// After its end, on the same data and the same addresses.
+    pub fn start_again(&mut self) {
+        let addresses = self
+            .addresses
+            .gateway
+            .map(|gateway| format!("gateway.listen={gateway}"));
+        let probes = format!("admin.listen={}", self.addresses.probes);
+        let settings = self
+            .settings
+            .iter()
+            .cloned()
+            .chain(addresses)
+            .chain([probes]);
+        *self = Server::start_in(self.dir.clone(), settings.collect(), None);
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
         let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    }
+
+    pub async fn ended(&mut self) -> ExitStatus {
         eventually("the server to stop", async || {
             self.child.try_wait().unwrap()
         })
