@@ -26,5 +26,7 @@ mod rains;
 mod steward;
 /// Scripts against a small model, slot numbers, nodes that are not fit.
 mod store;
+/// Every shape of Redis, and what happens to nodes there.
+mod topology;
 /// Packets that are moved to where people tap.
 mod transfers;

@@ -150,7 +150,7 @@ pub async fn assert_paid(server: &Server, rain: RainId, told: &Told) -> Audit {
     audit
 }
 
-/// One message in the inbox of each, about exactly what was paid.
+/// One message of the rain in the inbox of each, about exactly what was paid.
 pub async fn messages_are_right(
     server: &Server,
     paid: impl Iterator<Item = (&String, &(u64, i64))>,
@@ -160,7 +160,12 @@ pub async fn messages_are_right(
         let Message::InboxPage(page) = session.ask(Request::Inbox(Inbox::default())).await else {
             return Err(format!("{user} has no inbox"));
         };
+        let rain = win.0 >> 32;
         let contents = page.messages.into_iter().map(|message| message.contents);
+        let contents = contents.filter(|contents| match contents {
+            Some(Contents::PacketCredited(told)) => told.packet_id >> 32 == rain,
+            _ => true,
+        });
         match &contents.collect::<Vec<_>>()[..] {
             [Some(Contents::PacketCredited(told))] if (told.packet_id, told.cents) == *win => {}
             other => {
