@@ -123,6 +123,13 @@ impl Lane {
     async fn send(&self, worker: &Worker, batch: &Queue) -> Result<String, StoreError> {
         let durability = batch.rain.snapshot.durability;
         let view = &batch.rain.buckets[batch.bucket];
+        let replicated = match durability {
+            Durability::Memory | Durability::Fsync => None,
+            Durability::Replicas(replicas) => Some(Replicated {
+                replicas,
+                wait: self.replicas_wait,
+            }),
+        };
         // WON must not be sent for less than the rain's level: checked for the very process that is asked.
         let fsync = Cell::new(false);
         let call = |peer: &Peer| {
@@ -132,14 +139,7 @@ impl Lane {
                 .iter()
                 .filter_map(|grab| grab.session.user())
                 .map(|user| user.as_str());
-            grab::call(&view.keys, &peer.run_id, users)
-        };
-        let replicated = match durability {
-            Durability::Memory | Durability::Fsync => None,
-            Durability::Replicas(replicas) => Some(Replicated {
-                replicas,
-                wait: self.replicas_wait,
-            }),
+            grab::call(&view.keys, &peer.run_id, replicated.is_some(), users)
         };
         crate::crash::point("grab.before");
         let route = worker.store.route(view.slot);

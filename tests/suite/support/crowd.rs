@@ -1,6 +1,7 @@
 //! People who tap until they know, and the check that they were paid what they were told.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,11 @@ pub struct Crowd {
 
 /// `count` people who tap until their outcome is final, through lost connections and unknown results.
 pub fn crowd(server: &Server, rain: RainId, count: u32) -> Crowd {
+    crowd_of(server, rain, 0..count, Duration::ZERO)
+}
+
+/// The people with these numbers, who come one after the other, `apart` from each other.
+pub fn crowd_of(server: &Server, rain: RainId, numbers: Range<u32>, apart: Duration) -> Crowd {
     let (told, won) = (Arc::new(Mutex::new(Told::new())), Arc::new(Notify::new()));
     let settings = Settings {
         reconnect: BackoffBounds {
@@ -38,11 +44,12 @@ pub fn crowd(server: &Server, rain: RainId, count: u32) -> Crowd {
         ..Settings::new(vec![server.gateway().to_string()])
     };
     let settings = Arc::new(settings);
-    let people = (0..count).map(|n| {
+    let people = numbers.enumerate().map(|(place, n)| {
         let user = format!("user-{n}");
         let login = Login::with_token(server.token(&user));
         let (settings, told, won) = (settings.clone(), told.clone(), won.clone());
         tokio::spawn(async move {
+            tokio::time::sleep(apart * place as u32).await; // people come when they come
             let (client, _events, driver) = Client::open(settings, login);
             let tapping = async {
                 loop {
