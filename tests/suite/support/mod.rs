@@ -10,6 +10,8 @@ pub mod crowd;
 pub mod door;
 /// A private PostgreSQL for the test process.
 pub mod postgres;
+/// A link that can be cut.
+pub mod proxy;
 /// Real `redis-server` processes.
 pub mod redis;
 /// Primaries, their replicas, and sentinels.
