@@ -132,12 +132,20 @@ pub struct Gateway {
     pub workers: usize,
     /// Sessions over all workers; worst case about 8 KiB each while they are busy.
     pub connections_max: usize,
+    /// Of one user on this gateway; a new one closes the oldest.
+    pub sessions_per_user: usize,
     pub hello_timeout: Duration,
     pub idle_timeout: Duration,
     pub heartbeat_interval: Duration,
     pub in_flight_max: usize,
     /// Bytes waiting to be written to one session before it is closed as a slow reader.
     pub write_backlog_max: usize,
+    /// Requests in flight of one edge session; about 150 bytes each.
+    pub edge_in_flight_max: usize,
+    /// Like `write_backlog_max`, of an edge session: its answers come in bursts of a whole batch.
+    pub edge_write_backlog_max: usize,
+    /// Packets of one edge session whose credit is still to be pushed; about 30 bytes each.
+    pub edge_awaited_max: usize,
     /// Grabs waiting for one node in one worker; more are answered `BUSY`. About 100 bytes each.
     pub lane_queue_max: usize,
     /// Batches on their way to one node from one worker.
@@ -145,6 +153,8 @@ pub struct Gateway {
     /// How long a bucket that answered empty is taken to be empty without asking again.
     pub empty_memory: Duration,
     pub retry_after: Duration,
+    /// How often the key set file is read again.
+    pub keys_poll: Duration,
     /// How long a batch of grabs waits for the replicas of a rain with durability `replicas:n`.
     pub replicas_wait: Duration,
     /// How long a stop waits for grabs in flight.
@@ -157,6 +167,10 @@ pub struct Tokens {
     pub secret_file: PathBuf,
     /// The `kid` that names it.
     pub kid: String,
+    /// A key set in its place: see `gateway/token/keys.rs`.
+    pub keys_file: Option<PathBuf>,
+    /// Clocks of login service and gateways may differ by this much.
+    pub leeway: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -277,6 +291,9 @@ impl Settings {
             tokens: Tokens {
                 secret_file: under(&data_dir, r.text("tokens.secret_file", "token-secret")),
                 kid: r.text("tokens.kid", "default"),
+                keys_file: Some(PathBuf::from(r.text("tokens.keys_file", "")))
+                    .filter(|path| path != Path::new("")),
+                leeway: r.ms("tokens.leeway_ms", 5_000, 0..=300_000),
             },
             settle: Settle {
                 workers: r.count("settle.workers", 2, 1..=64),
@@ -469,6 +486,7 @@ impl Settings {
             listen: r.parsed("gateway.listen", SocketAddr::from(([127, 0, 0, 1], 7700))),
             workers: r.count("gateway.workers", 1, 1..=256),
             connections_max: r.count("gateway.connections_max", 1_000_000, 1..=10_000_000),
+            sessions_per_user: r.count("gateway.sessions_per_user", 4, 1..=1_000),
             hello_timeout: r.ms("gateway.hello_timeout_ms", 5_000, 10..=60_000),
             idle_timeout: r.ms("gateway.idle_timeout_ms", 90_000, 100..=3_600_000),
             heartbeat_interval: r.ms("gateway.heartbeat_interval_ms", 30_000, 10..=3_600_000),
@@ -478,10 +496,18 @@ impl Settings {
                 64 * 1024,
                 1_024..=16 * 1024 * 1024,
             ),
+            edge_in_flight_max: r.count("gateway.edge_in_flight_max", 16_384, 1..=1_048_576),
+            edge_write_backlog_max: r.count(
+                "gateway.edge_write_backlog_max_bytes",
+                4 * 1024 * 1024,
+                1_024..=256 * 1024 * 1024,
+            ),
+            edge_awaited_max: r.count("gateway.edge_awaited_max", 262_144, 1..=16_777_216),
             lane_queue_max: r.count("gateway.lane_queue_max", 65_536, 1..=1_048_576),
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
             empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=1_000),
             retry_after: r.ms("gateway.retry_after_ms", 300, 1..=60_000),
+            keys_poll: r.ms("tokens.keys_poll_ms", 1_000, 10..=3_600_000),
             replicas_wait: r.ms("gateway.replicas_wait_ms", 500, 1..=60_000),
             drain_timeout: r.ms("gateway.drain_timeout_ms", 5_000, 0..=600_000),
         }

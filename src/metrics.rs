@@ -38,6 +38,36 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Connections closed by the gateway, by close code: rising codes tell what clients do wrong.",
     ),
     (
+        "hongbao_edge_sessions",
+        "gauge",
+        "Sessions of trusted servers that are open now.",
+    ),
+    (
+        "hongbao_in_flight_full_total",
+        "counter",
+        "Requests turned away because too many of their session were in flight, by kind of session: user, edge.",
+    ),
+    (
+        "hongbao_edge_awaited_dropped_total",
+        "counter",
+        "Credits that an edge session will not be told of since gateway.edge_awaited_max newer ones wait; they stand in the inboxes.",
+    ),
+    (
+        "hongbao_token_keys",
+        "gauge",
+        "Keys that session tokens may be signed with.",
+    ),
+    (
+        "hongbao_token_keys_loads_total",
+        "counter",
+        "Changes of the key set file by result: loaded, or broken (the old keys stay).",
+    ),
+    (
+        "hongbao_refreshes_total",
+        "counter",
+        "Tokens offered by sessions to go on with, by result: accepted, refused.",
+    ),
+    (
         "hongbao_grabs_total",
         "counter",
         "Grabs answered, by outcome.",
@@ -61,6 +91,16 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "hongbao_node_failures_total",
         "counter",
         "Calls to Redis nodes that were refused, lost or timed out.",
+    ),
+    (
+        "hongbao_node_up",
+        "gauge",
+        "1 if the node answered when it was last connected to, 0 if not, by node: its users get RETRY while it is 0.",
+    ),
+    (
+        "hongbao_redirects_total",
+        "counter",
+        "Calls that a node sent on, by kind: moved and ask (Redis Cluster moves slots), wait (it is about to; CLUSTERDOWN, TRYAGAIN, READONLY).",
     ),
     (
         "hongbao_repairs_total",
@@ -162,6 +202,15 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
 pub struct Metrics {
     pub sessions: Gauge,
     pub connections: Counter,
+    pub edge_sessions: Gauge,
+    pub in_flight_full: Counter,
+    pub edge_in_flight_full: Counter,
+    pub edge_awaited_dropped: Counter,
+    pub token_keys: Gauge,
+    pub token_keys_loaded: Counter,
+    pub token_keys_broken: Counter,
+    pub refreshes_accepted: Counter,
+    pub refreshes_refused: Counter,
     outcomes: [Counter; 64],
     pub grab_seconds: Histogram,
     pub grab_batch_users: Histogram,
@@ -207,6 +256,15 @@ impl Metrics {
         Metrics {
             sessions: gauge!("hongbao_sessions"),
             connections: counter!("hongbao_connections_total"),
+            edge_sessions: gauge!("hongbao_edge_sessions"),
+            in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "user"),
+            edge_in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "edge"),
+            edge_awaited_dropped: counter!("hongbao_edge_awaited_dropped_total"),
+            token_keys: gauge!("hongbao_token_keys"),
+            token_keys_loaded: counter!("hongbao_token_keys_loads_total", "result" => "loaded"),
+            token_keys_broken: counter!("hongbao_token_keys_loads_total", "result" => "broken"),
+            refreshes_accepted: counter!("hongbao_refreshes_total", "result" => "accepted"),
+            refreshes_refused: counter!("hongbao_refreshes_total", "result" => "refused"),
             outcomes: std::array::from_fn(outcome),
             grab_seconds: histogram!("hongbao_grab_seconds"),
             grab_batch_users: histogram!("hongbao_grab_batch_users"),
@@ -245,6 +303,14 @@ impl Metrics {
 
     pub fn balance_requested(&self, result: &'static str) {
         counter!("hongbao_balance_requests_total", "result" => result).increment(1);
+    }
+
+    pub fn node_up(&self, node: &str, up: bool) {
+        gauge!("hongbao_node_up", "node" => node.to_owned()).set(f64::from(u8::from(up)));
+    }
+
+    pub fn redirected(&self, kind: &'static str) {
+        counter!("hongbao_redirects_total", "kind" => kind).increment(1);
     }
 
     pub fn repaired(&self, report: &crate::steward::repair::Report) {

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin, Server};
 use crate::config::{self, Role, SECRET_BYTES, Settings};
-use crate::gateway::token::TokenKeys;
+use crate::gateway::token::{KeysFileError, TokenKeys};
 use crate::gateway::{self, Gateway};
 use crate::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance};
 use crate::ledger::{Ledger, LedgerError, LedgerSettings};
@@ -48,6 +48,8 @@ pub enum ServeError {
     BalanceSecret(String),
     #[error("ledger.balance_url: {0}")]
     BalanceTrust(#[from] TrustError),
+    #[error(transparent)]
+    TokenKeys(#[from] KeysFileError),
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     #[error(transparent)]
@@ -101,7 +103,7 @@ pub async fn start(
 ) -> Result<Running, ServeError> {
     let lock = lock_data_dir(&settings.data_dir)?;
     raise_descriptor_limit();
-    let (token_secret, _) = secret(&settings.tokens.secret_file)?;
+    let tokens = token_keys(&settings.tokens)?;
     let (api_key, new) = secret(&settings.admin.api_key_file)?;
     let ledger_settings = LedgerSettings {
         create_user_accounts: settings.ledger.create_user_accounts,
@@ -167,7 +169,6 @@ pub async fn start(
     }
     let mut gateway = None;
     if has(Role::Gateway) {
-        let tokens = TokenKeys::hs256(&settings.tokens.kid, &token_secret);
         let started = Gateway::start(&settings.gateway, tokens, store.clone(), &tasks)?;
         addresses.gateway = Some(started.address);
         gateway = Some(started);
@@ -265,6 +266,17 @@ fn lock_data_dir(dir: &Path) -> Result<File, ServeError> {
         Err(fs::TryLockError::WouldBlock) => Err(ServeError::InUse(dir.to_owned())),
         Err(fs::TryLockError::Error(source)) => {
             Err(fault("cannot lock the data directory")(source))
+        }
+    }
+}
+
+/// The key set file if there is one; otherwise a secret, made at the first start.
+fn token_keys(settings: &config::Tokens) -> Result<TokenKeys, ServeError> {
+    match &settings.keys_file {
+        Some(file) => Ok(TokenKeys::from_file(file, settings.leeway)?),
+        None => {
+            let (secret, _) = secret(&settings.secret_file)?;
+            Ok(TokenKeys::hs256(&settings.kid, &secret, settings.leeway))
         }
     }
 }

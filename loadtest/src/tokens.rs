@@ -1,6 +1,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use hongbao::gateway::token::EDGE_SCOPE;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde::Serialize;
 
@@ -38,14 +39,26 @@ impl Signer {
     }
 
     pub fn token(&self, user: &str) -> String {
+        self.sign(user, None)
+    }
+
+    /// For a trusted server that grabs for many users.
+    pub fn edge_token(&self, name: &str) -> String {
+        self.sign(name, Some(EDGE_SCOPE))
+    }
+
+    fn sign(&self, sub: &str, scope: Option<&str>) -> String {
         #[derive(Serialize)]
         struct Claims<'a> {
             sub: &'a str,
             exp: u64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            scope: Option<&'a str>,
         }
         let claims = Claims {
-            sub: user,
+            sub,
             exp: self.expires_s,
+            scope,
         };
         jsonwebtoken::encode(&self.header, &claims, &self.key)
             .expect("HS256 signs any serializable claims")
@@ -72,19 +85,26 @@ mod tests {
     fn a_token_names_its_user_its_key_and_its_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "00ff10\n").unwrap();
-        let token = Signer::from_file(file.path(), "k1").unwrap().token("anna");
+        let signer = Signer::from_file(file.path(), "k1").unwrap();
+        let token = signer.token("anna");
         assert_eq!(
             jsonwebtoken::decode_header(&token).unwrap().kid.as_deref(),
             Some("k1")
         );
         let key = DecodingKey::from_secret(&[0x00, 0xff, 0x10]);
-        let claims = jsonwebtoken::decode::<serde_json::Value>(
-            &token,
-            &key,
-            &Validation::new(Algorithm::HS256),
-        )
-        .unwrap();
-        assert_eq!(claims.claims["sub"], "anna");
+        let read = |token: String| {
+            let rules = Validation::new(Algorithm::HS256);
+            let read = jsonwebtoken::decode::<serde_json::Value>(token, &key, &rules);
+            read.unwrap().claims
+        };
+        let claims = read(token);
+        assert_eq!(claims["sub"], "anna");
+        assert!(claims.get("scope").is_none());
+        let claims = read(signer.edge_token("server-1"));
+        assert_eq!(
+            (&claims["sub"], &claims["scope"]),
+            (&"server-1".into(), &"edge".into())
+        );
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 /// A whole rain, shown.
 mod demo;
+/// What is wrong here, and what to do.
+mod doctor;
 /// Commands that speak to the admin API.
 mod remote;
 
@@ -50,7 +52,7 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         roles: Vec<String>,
     },
-    /// Create, list, show, open and close rains
+    /// Create, list, show, open, top up and close rains
     #[command(subcommand)]
     Rain(remote::RainCommand),
     /// Sponsors' accounts and deposits
@@ -65,12 +67,27 @@ enum Command {
         #[command(flatten)]
         server: remote::ServerFlags,
     },
+    /// Compare what a restarted, promoted or emptied node holds of a rain with the ledger, and put back what it lost
+    Repair {
+        rain: hongbao::rain::RainId,
+        #[command(flatten)]
+        server: remote::ServerFlags,
+    },
+    /// Look at nodes, ledger and machine, and say what is wrong and what to do
+    Doctor {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Make a session token for a user, with the secret in the data directory
     Token {
         user: UserId,
         /// How long it is valid, seconds
         #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
         lifetime: u64,
+        /// For a trusted server that grabs for many users over one connection; USER is its own name
+        #[arg(long)]
+        edge: bool,
     },
     /// Show the effective settings and where each comes from, or every fault in them
     CheckConfig,
@@ -83,8 +100,12 @@ pub fn run() -> ExitCode {
     let outcome = match cli.command {
         Command::Serve { roles } => with_settings(&cli.settings, Some(roles), serve_command),
         Command::CheckConfig => check_config(&cli.settings),
-        Command::Token { user, lifetime } => with_settings(&cli.settings, None, |settings| {
-            token_command(&settings, &user, lifetime)
+        Command::Token {
+            user,
+            lifetime,
+            edge,
+        } => with_settings(&cli.settings, None, |settings| {
+            token_command(&settings, &user, lifetime, edge)
         }),
         Command::Rain(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::rain(&settings, command))
@@ -94,6 +115,12 @@ pub fn run() -> ExitCode {
         }),
         Command::Audit { rain, server } => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::audit(&settings, rain, &server))
+        }),
+        Command::Repair { rain, server } => with_settings(&cli.settings, None, |settings| {
+            in_runtime(remote::repair(&settings, rain, &server))
+        }),
+        Command::Doctor { json } => with_settings(&cli.settings, None, |settings| {
+            in_runtime(doctor::doctor(settings, json))
         }),
         Command::Dead(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::dead(&settings, command))
@@ -159,7 +186,18 @@ fn check_config(flags: &SettingsFlags) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn token_command(settings: &Settings, user: &UserId, lifetime: u64) -> anyhow::Result<ExitCode> {
+fn token_command(
+    settings: &Settings,
+    user: &UserId,
+    lifetime: u64,
+    edge: bool,
+) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &settings.tokens.keys_file {
+        anyhow::bail!(
+            "tokens.keys_file is {}: your login service makes the tokens",
+            file.display()
+        );
+    }
     let path = &settings.tokens.secret_file;
     let text = std::fs::read_to_string(path).map_err(|error| {
         anyhow::anyhow!(
@@ -171,8 +209,9 @@ fn token_command(settings: &Settings, user: &UserId, lifetime: u64) -> anyhow::R
         .map_err(|_| anyhow::anyhow!("{} does not hold hex text", path.display()))?;
     println!(
         "{}",
-        token::issue(
+        token::issue_scoped(
             user,
+            if edge { token::EDGE_SCOPE } else { "" },
             &settings.tokens.kid,
             &secret,
             Duration::from_secs(lifetime)

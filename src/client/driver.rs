@@ -20,7 +20,7 @@ use super::{AfterClose, Backoff, ClientError, Event, Login, PROTOCOL, Refusal};
 use crate::wire::client_frame::Request;
 use crate::wire::frame::{self, FrameError, HEADER, SERVER_FRAME_MAX};
 use crate::wire::server_frame::Message;
-use crate::wire::{Hello, ServerFrame};
+use crate::wire::{CloseCode, Hello, ServerFrame};
 
 /// Read at once, on the stack: dozens of replies.
 const READ_MAX: usize = 4 * 1024;
@@ -41,6 +41,8 @@ pub struct Driver {
     random: SplitMix,
     /// Index of the gateway to try next.
     gateway: usize,
+    /// Hash of the token shown last.
+    shown: u64,
 }
 
 /// One connection.
@@ -62,6 +64,7 @@ impl Driver {
             login,
             random,
             gateway,
+            shown: 0,
         }
     }
 
@@ -70,6 +73,7 @@ impl Driver {
         let mut backoff = Backoff::new(self.shared.settings.reconnect);
         loop {
             let parting = self.one_connection().await;
+            let parting = self.with_a_new_token(parting);
             let wait = match self.after(parting, &mut backoff) {
                 Ok(wait) => wait,
                 Err(error) => {
@@ -90,6 +94,33 @@ impl Driver {
                 }
             });
             let _ = timeout(wait, asked).await;
+        }
+    }
+
+    /// The source's token, if it is another one than was shown last.
+    fn new_token(&mut self) -> Option<String> {
+        // Never under the lock: the source is the caller's code.
+        let token = (self.login.token)();
+        let hash = xxhash_rust::xxh3::xxh3_64(token.as_bytes());
+        (std::mem::replace(&mut self.shown, hash) != hash).then_some(token)
+    }
+
+    /// A session whose token is no longer good goes on if there is a new one.
+    fn with_a_new_token(&mut self, parting: Parting) -> Parting {
+        let (Parting::Final(ClientError::Refused(refusal))
+        | Parting::Final(ClientError::GoAway(refusal))) = &parting
+        else {
+            return parting;
+        };
+        let stale = [
+            CloseCode::TokenExpired,
+            CloseCode::SessionExpired,
+            CloseCode::TokenRevoked,
+        ];
+        let stale = refusal.known().is_some_and(|code| stale.contains(&code));
+        match stale && self.new_token().is_some() {
+            true => Parting::Lost(format!("{refusal}; there is a new token")),
+            false => parting,
         }
     }
 
@@ -141,6 +172,7 @@ impl Driver {
         let (read, write) = stream.into_split();
         let now = Instant::now();
         let token = (self.login.token)();
+        self.shown = xxhash_rust::xxh3::xxh3_64(token.as_bytes());
         {
             let mut state = self.shared.lock();
             let hello = Hello {
@@ -212,6 +244,11 @@ impl Link<'_> {
             });
         }
         let shared = self.driver.shared.clone();
+        let renew = shared.lock().renewal.take_due(Instant::now());
+        if renew {
+            let token = self.driver.new_token();
+            shared.lock().renew(token);
+        }
         let mut state = shared.lock();
         state.driver = Some(context.waker().clone());
         if let Some(parting) = ready_to_part(&mut state) {
@@ -253,6 +290,11 @@ impl Link<'_> {
             if next > Instant::now() {
                 due.as_mut().reset(next);
                 continue;
+            }
+            // The token's source is asked before the state is locked: in the next round.
+            if state.renewal.due().is_some_and(|due| due <= Instant::now()) {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
             let parting = match &state.phase {
                 Phase::Greeting(_) => Some(Parting::Lost(format!(

@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::stream::{Stream, StreamExt};
 
 use super::state::Shared;
+use crate::rain::UserId;
 use crate::wire::{PacketCredited, RainAnnounced, RainClosed, RainOpened, RainSoldOut};
 
 /// What happened without being asked for.
@@ -25,6 +26,12 @@ pub enum Event {
     /// The money of a won packet is in the user's balance. Told once for each packet in the life of a [`Client`](super::Client), in order, also when
     /// it happened between two sessions. Those that were [`Skipped`](Event::Skipped) are still in the inbox.
     PacketCredited {
+        message_id: u64,
+        credited: PacketCredited,
+    },
+    /// An edge session was told of a user's credit. Each at most once in a session; what is not told stands in the user's inbox.
+    UserCredited {
+        user: UserId,
         message_id: u64,
         credited: PacketCredited,
     },

@@ -4,7 +4,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Client, ClientError, unexpected};
-use crate::rain::{Cents, Packet, PacketId, RainId};
+use crate::rain::{Cents, Packet, PacketId, RainId, UserId};
 use crate::wire::client_frame::Request;
 use crate::wire::server_frame::Message;
 use crate::wire::{Grab, GrabResult, Outcome};
@@ -104,8 +104,29 @@ impl Client {
     /// # Errors
     /// After [`ClientError::ConnectionLost`] and [`ClientError::TimedOut`] the result is unknown: only a repeat finds it out.
     pub async fn grab_once(&self, rain: RainId) -> Result<GrabReply, ClientError> {
+        self.send_grab(rain, None).await
+    }
+
+    /// [`Client::grab_once`] for `user`, from an edge session.
+    ///
+    /// # Errors
+    /// Those of [`Client::grab_once`].
+    pub async fn grab_once_for(
+        &self,
+        user: &UserId,
+        rain: RainId,
+    ) -> Result<GrabReply, ClientError> {
+        self.send_grab(rain, Some(user)).await
+    }
+
+    async fn send_grab(
+        &self,
+        rain: RainId,
+        user: Option<&UserId>,
+    ) -> Result<GrabReply, ClientError> {
         let grab = Request::Grab(Grab {
             rain_id: rain.get(),
+            user: user.map(UserId::to_string).unwrap_or_default(),
         });
         match self.shared.request(grab).await? {
             Message::GrabResult(result) => GrabReply::read(rain, &result),
@@ -125,10 +146,27 @@ impl Client {
         self.grab_observed(rain, |_| {}).await
     }
 
+    /// [`Client::grab`] for `user`, from an edge session: many of these futures may run at once, up to `in_flight_max` of them are sent.
+    ///
+    /// # Errors
+    /// Those of [`Client::grab`].
+    pub async fn grab_for(&self, user: &UserId, rain: RainId) -> Result<GrabReply, ClientError> {
+        self.repeat_grab(rain, Some(user), |_| {}).await
+    }
+
     /// [`Client::grab`], showing each grab that was sent to `observe`.
     pub async fn grab_observed(
         &self,
         rain: RainId,
+        observe: impl FnMut(&Attempt<'_>),
+    ) -> Result<GrabReply, ClientError> {
+        self.repeat_grab(rain, None, observe).await
+    }
+
+    async fn repeat_grab(
+        &self,
+        rain: RainId,
+        user: Option<&UserId>,
         mut observe: impl FnMut(&Attempt<'_>),
     ) -> Result<GrabReply, ClientError> {
         let mut backoff = self.repeat_backoff();
@@ -136,7 +174,7 @@ impl Client {
             self.ready().await?;
             let rains_opened = self.shared.rains_opened();
             let sent = Instant::now();
-            let result = self.grab_once(rain).await;
+            let result = self.send_grab(rain, user).await;
             if result != Err(ClientError::NotConnected) {
                 observe(&Attempt {
                     sent,

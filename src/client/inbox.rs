@@ -92,7 +92,7 @@ impl Reader {
         self.ask_at.take_if(|at| *at <= now)?;
         Some(Inbox {
             after_message_id: self.last,
-            limit: 0,
+            ..Inbox::default()
         })
     }
 }
@@ -113,6 +113,7 @@ mod tests {
             message_id,
             previous_message_id,
             contents: Some(Contents::PacketCredited(credited)),
+            user: String::new(),
         }
     }
 

@@ -47,6 +47,8 @@ mod events;
 mod grab;
 /// The user's messages, each once and in order.
 mod inbox;
+/// A new token before the old one expires.
+mod renewal;
 /// What the handle and the driver of a session share.
 mod state;
 
@@ -62,6 +64,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use crate::rain::UserId;
 use crate::wire::client_frame::Request;
 use crate::wire::server_frame::Message;
 use crate::wire::{CloseCode, Inbox, InboxPage, Ping, Watch};
@@ -174,10 +177,13 @@ pub struct Settings {
     pub reconnect: BackoffBounds,
     /// Between repeats of a grab when the gateway named no time.
     pub repeat: BackoffBounds,
-    /// Further requests wait. The gateway allows 32; two are left for the heartbeat and the room.
+    /// Further requests wait; fewer if the gateway allows fewer. Usually it allows 32; two are left for the heartbeat and the room.
     pub in_flight_max: usize,
     /// Events that wait for the caller; beyond that the oldest is dropped and counted.
     pub events_max: usize,
+    /// Requests are gathered and written by the driver, many at once: cheaper for a session with thousands in flight, a task switch slower for
+    /// one tap.
+    pub gather: bool,
 }
 
 impl Settings {
@@ -198,11 +204,23 @@ impl Settings {
             },
             in_flight_max: 30,
             events_max: 64,
+            gather: false,
+        }
+    }
+
+    /// For an edge session: a trusted server that grabs for many users ([`Client::grab_for`]) over one connection, 16,000 at a time.
+    pub fn for_edge(gateways: Vec<String>) -> Settings {
+        Settings {
+            in_flight_max: 16_000,
+            events_max: 65_536,
+            gather: true,
+            ..Settings::new(gateways)
         }
     }
 }
 
-/// Asked for a token at every connect, so an expired one can be replaced.
+/// Asked for a token at every connect and some time before the last one expires; called by the driver, so it must not block. A session that has expired
+/// ends for good only if the token is still the same.
 pub type TokenSource = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// What one session brings along.
@@ -330,9 +348,32 @@ impl Client {
     /// # Errors
     /// Why the session ended.
     pub async fn inbox(&self, after: u64, limit: u32) -> Result<InboxPage, ClientError> {
+        self.read_inbox(after, limit, String::new()).await
+    }
+
+    /// [`Client::inbox`] of `user`, for an edge session.
+    ///
+    /// # Errors
+    /// Why the session ended; [`ClientError::Refused`] when this is no edge session.
+    pub async fn inbox_of(
+        &self,
+        user: &UserId,
+        after: u64,
+        limit: u32,
+    ) -> Result<InboxPage, ClientError> {
+        self.read_inbox(after, limit, user.to_string()).await
+    }
+
+    async fn read_inbox(
+        &self,
+        after_message_id: u64,
+        limit: u32,
+        user: String,
+    ) -> Result<InboxPage, ClientError> {
         let request = Request::Inbox(Inbox {
-            after_message_id: after,
+            after_message_id,
             limit,
+            user,
         });
         let mut backoff = self.repeat_backoff();
         loop {

@@ -59,6 +59,7 @@ pub fn welcome(heartbeat_interval_ms: u32) -> Message {
         user: "anna".into(),
         server_time_ms: 1_000_000,
         heartbeat_interval_ms,
+        ..Welcome::default()
     })
 }
 

@@ -12,18 +12,25 @@ use tokio::time::{Instant, timeout_at};
 use super::clock::ServerClock;
 use super::events::{Event, EventQueue};
 use super::inbox::Reader;
+use super::renewal::Renewal;
 use super::{ClientError, Refusal, Settings, Stats};
+use crate::rain::UserId;
 use crate::wire::client_frame::Request;
+use crate::wire::inbox_message::Contents;
 use crate::wire::server_frame::Message;
-use crate::wire::{ClientFrame, InboxPage, Ping, Watch, Welcome, frame};
+use crate::wire::{ClientFrame, InboxMessage, InboxPage, Ping, Refresh, Watch, Welcome, frame};
 
 /// Bytes that the socket did not take. A gateway that stops reading for that long is not worth waiting for: all requests in flight together
 /// are a few hundred bytes, Hello with its token below 4 KiB.
 const UNSENT_MAX: usize = 64 * 1024;
+/// Of a session that gathers its requests, this many bytes for each in flight: a grab for a user with a long name.
+const REQUEST_MAX: usize = 160;
 /// When Welcome names no heartbeat interval.
 const HEARTBEAT_DEFAULT_MS: u32 = 30_000;
 /// What a session keeps for unsent bytes once they are sent; a grab is below 20.
 const OUT_KEPT: usize = 128;
+/// The same for one that gathers thousands of requests.
+const OUT_KEPT_GATHERED: usize = 64 * 1024;
 
 /// What the handle and the driver of one session share. The lock is held for microseconds and never across an `await`.
 pub(super) struct Shared {
@@ -66,10 +73,45 @@ type Waiter = oneshot::Sender<Result<Message, ClientError>>;
 type Answer = oneshot::Receiver<Result<Message, ClientError>>;
 
 struct InFlight {
-    id: u64,
     sent: Instant,
     /// `None` for the driver's own: heartbeats, and watching again.
     reply: Option<Waiter>,
+}
+
+/// Requests that wait for their replies, found by their ids without a search: ids follow one another.
+#[derive(Default)]
+struct Requests {
+    /// Id of the first slot.
+    first: u64,
+    /// `None`: answered. The first one never is.
+    slots: VecDeque<Option<InFlight>>,
+    waiting: usize,
+}
+
+impl Requests {
+    fn put(&mut self, id: u64, request: InFlight) {
+        if self.slots.is_empty() {
+            self.first = id;
+        }
+        self.slots.push_back(Some(request));
+        self.waiting += 1;
+    }
+
+    fn take(&mut self, id: u64) -> Option<InFlight> {
+        let place = usize::try_from(id.checked_sub(self.first)?).ok()?;
+        let request = self.slots.get_mut(place)?.take()?;
+        self.waiting -= 1;
+        while let Some(None) = self.slots.front() {
+            self.slots.pop_front();
+            self.first += 1;
+        }
+        Some(request)
+    }
+
+    /// One reply that is very late keeps the slots behind it: they are bounded too.
+    fn is_full(&self, max: usize) -> bool {
+        self.waiting >= max || self.slots.len() >= max.saturating_mul(4)
+    }
 }
 
 pub(super) struct State {
@@ -78,8 +120,7 @@ pub(super) struct State {
     pub abandon: Option<Parting>,
     pub driver: Option<Waker>,
     pub out: BytesMut,
-    /// In the order of sending. Replies mostly come in that order too, so a search from the front ends at once.
-    in_flight: VecDeque<InFlight>,
+    in_flight: Requests,
     next_request_id: u64,
     room: Option<Box<str>>,
     clock: ServerClock,
@@ -94,12 +135,17 @@ pub(super) struct State {
     pub welcomed_at: Option<Instant>,
     rains_opened: u32,
     pub inbox: Reader,
+    pub renewal: Renewal,
     pub stats: Stats,
+    /// What both we and the gateway allow.
+    in_flight_max: u32,
+    gather: bool,
 }
 
 impl Shared {
     pub fn new(settings: Arc<Settings>) -> Shared {
         let now = Instant::now();
+        let (in_flight_max, gather) = (settings.in_flight_max as u32, settings.gather);
         Shared {
             settings,
             state: Mutex::new(State {
@@ -107,7 +153,7 @@ impl Shared {
                 abandon: None,
                 driver: None,
                 out: BytesMut::new(),
-                in_flight: VecDeque::new(),
+                in_flight: Requests::default(),
                 next_request_id: 1,
                 room: None,
                 clock: ServerClock::default(),
@@ -120,7 +166,10 @@ impl Shared {
                 welcomed_at: None,
                 rains_opened: 0,
                 inbox: Reader::default(),
+                renewal: Renewal::default(),
                 stats: Stats::default(),
+                in_flight_max,
+                gather,
             }),
             changed: Notify::new(),
             freed: Notify::new(),
@@ -176,13 +225,13 @@ impl Shared {
             }
             Phase::Ended(error) => return Err(error.clone()),
         }
-        if state.in_flight.len() >= self.settings.in_flight_max {
+        if state.in_flight.is_full(state.in_flight_max as usize) {
             return Ok(None);
         }
         let (reply, answer) = oneshot::channel();
         state.put(request.clone(), Some(reply));
-        // Straight to the socket: waking the driver for it would cost a task switch per grab.
-        if state.write_out().is_err() || !state.out.is_empty() {
+        // Straight to the socket: waking the driver for it would cost a task switch per grab. With many at once it costs less than a write each.
+        if self.settings.gather || state.write_out().is_err() || !state.out.is_empty() {
             state.wake_driver();
         }
         Ok(Some((answer, state.sent_at)))
@@ -286,11 +335,8 @@ impl State {
         };
         frame::put(&frame, &mut self.out);
         self.sent_at = Instant::now();
-        self.in_flight.push_back(InFlight {
-            id,
-            sent: self.sent_at,
-            reply,
-        });
+        let sent = self.sent_at;
+        self.in_flight.put(id, InFlight { sent, reply });
     }
 
     /// Gives the socket what it takes. What stays in `out` waits until the driver finds the socket writable.
@@ -310,9 +356,13 @@ impl State {
                 }
             }
         }
-        if self.out.is_empty() && self.out.capacity() > OUT_KEPT {
+        let (kept, unsent_max) = match self.gather {
+            true => (OUT_KEPT_GATHERED, self.in_flight_max as usize * REQUEST_MAX),
+            false => (OUT_KEPT, 0),
+        };
+        if self.out.is_empty() && self.out.capacity() > kept {
             self.out = BytesMut::new();
-        } else if self.out.len() > UNSENT_MAX {
+        } else if self.out.len() > unsent_max.max(UNSENT_MAX) {
             self.abandon.get_or_insert(Parting::Lost(
                 "the gateway does not read what we send".into(),
             ));
@@ -324,15 +374,16 @@ impl State {
     pub fn drop_connection(&mut self, next: Phase) {
         self.phase = next;
         self.out = BytesMut::new();
-        self.in_flight = VecDeque::new();
+        self.in_flight = Requests::default();
         self.heartbeat_sent = None;
         self.inbox.connection_lost();
+        self.renewal.connection_lost();
         self.welcomed_at = None;
         self.abandon = None;
     }
 
     pub fn all_answered(&self) -> bool {
-        self.in_flight.is_empty()
+        self.in_flight.waiting == 0
     }
 
     // ---- what the gateway says ----
@@ -340,7 +391,7 @@ impl State {
     /// Welcome: the session has begun.
     pub fn welcomed(&mut self, welcome: &Welcome, jitter: u64, settings: &Settings) {
         let now = Instant::now();
-        if let Some(hello) = self.in_flight.pop_front() {
+        if let Some(hello) = self.in_flight.take(self.in_flight.first) {
             self.clock.observe(hello.sent, now, welcome.server_time_ms);
         }
         let interval_ms = match welcome.heartbeat_interval_ms {
@@ -356,7 +407,15 @@ impl State {
             other => other,
         };
         self.welcomed_at = Some(now);
+        // Two are left for the heartbeat and the room.
+        let allowed = welcome.in_flight_max.saturating_sub(2).max(1);
+        self.in_flight_max = match welcome.in_flight_max {
+            0 => settings.in_flight_max as u32,
+            _ => allowed.min(settings.in_flight_max as u32),
+        };
         self.inbox.welcomed(welcome.server_time_ms);
+        self.renewal
+            .valid_until(welcome.expires_at_ms, welcome.server_time_ms, jitter);
         self.stats.sessions += 1;
         let session_id = welcome.session_id;
         self.events
@@ -369,10 +428,7 @@ impl State {
 
     /// A reply finds its request. Replies to nothing (a request that was asked twice, say) are ignored.
     pub fn answer(&mut self, id: u64, mut message: Option<Message>, settings: &Settings) {
-        let Some(place) = self.in_flight.iter().position(|sent| sent.id == id) else {
-            return;
-        };
-        let Some(request) = self.in_flight.remove(place) else {
+        let Some(request) = self.in_flight.take(id) else {
             return;
         };
         if let Some(Message::Pong(pong)) = &message {
@@ -381,6 +437,10 @@ impl State {
         }
         if let (None, Some(Message::InboxPage(page))) = (&request.reply, &mut message) {
             self.take_page(std::mem::take(page), settings);
+            return;
+        }
+        if self.renewal.is_answer(id) {
+            self.renewal_answered(message);
             return;
         }
         let unknown = || ClientError::Protocol("a reply of no kind that we know".to_owned());
@@ -396,6 +456,12 @@ impl State {
             Some(Message::RainOpened(push)) => Event::RainOpened(push),
             Some(Message::RainSoldOut(push)) => Event::RainSoldOut(push),
             Some(Message::RainClosed(push)) => Event::RainClosed(push),
+            Some(Message::InboxMessage(push)) if !push.user.is_empty() => {
+                match of_another_user(push) {
+                    Some(event) => event,
+                    None => return false,
+                }
+            }
             Some(Message::InboxMessage(push)) => match self.inbox.pushed(push) {
                 Some(event) => event,
                 None => return false,
@@ -413,6 +479,32 @@ impl State {
         opened
     }
 
+    fn renewal_answered(&mut self, message: Option<Message>) {
+        let now_ms = self.clock.now_ms(Instant::now()).unwrap_or_default();
+        match message {
+            Some(Message::Refreshed(refreshed)) => {
+                let jitter = now_ms as u64;
+                self.renewal
+                    .valid_until(refreshed.expires_at_ms, now_ms, jitter);
+            }
+            // Refused, or something of a newer gateway: the old token holds a while.
+            Some(_) | None => self.renewal.look_again(now_ms),
+        }
+    }
+
+    /// The source's token of now: shown to the gateway if it is a new one.
+    pub fn renew(&mut self, token: Option<String>) {
+        let now_ms = self.clock.now_ms(Instant::now()).unwrap_or_default();
+        match (token, &self.phase) {
+            (Some(token), Phase::Up(_)) => {
+                self.renewal.asked(self.next_request_id);
+                self.put(Request::Refresh(Refresh { token }), None);
+                let _ = self.write_out(); // an error shows when the link is polled
+            }
+            _ => self.renewal.look_again(now_ms),
+        }
+    }
+
     fn take_page(&mut self, page: InboxPage, settings: &Settings) {
         for event in self.inbox.page(page) {
             self.events.push(event, settings.events_max);
@@ -428,9 +520,8 @@ impl State {
             Some(sent) if sent >= self.heard_at => sent + reply,
             Some(_) | None => self.sent_at + self.heartbeat,
         };
-        self.inbox
-            .ask_at()
-            .map_or(heartbeat, |ask| heartbeat.min(ask))
+        let asks = [self.inbox.ask_at(), self.renewal.due()];
+        asks.into_iter().flatten().fold(heartbeat, Instant::min)
     }
 
     /// Asks for missed messages if it is time, else sends a heartbeat or finds that the last one was not answered.
@@ -449,5 +540,17 @@ impl State {
         self.put(Request::Ping(Ping {}), None);
         self.heartbeat_sent = Some(self.sent_at);
         None
+    }
+}
+
+/// What an edge session is told of one of its users; `None` for a kind of message that a newer gateway knows.
+fn of_another_user(message: InboxMessage) -> Option<Event> {
+    let user = UserId::new(&message.user).ok()?;
+    match message.contents? {
+        Contents::PacketCredited(credited) => Some(Event::UserCredited {
+            user,
+            message_id: message.message_id,
+            credited,
+        }),
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use super::edge;
 use super::session::Session;
 use super::worker::{PUSH_SLICE, Worker};
 use crate::metrics;
@@ -15,26 +16,47 @@ use crate::store::inbox::{Contents, Credited, News, Page};
 use crate::wire::frame::{self, SERVER_FRAME_MAX};
 use crate::wire::inbox_message::Contents as Told;
 use crate::wire::server_frame::Message;
-use crate::wire::{Inbox, InboxMessage, InboxPage, PacketCredited, ServerFrame};
+use crate::wire::{
+    CloseCode, Inbox, InboxMessage, InboxPage, Outcome, PacketCredited, Refused, ServerFrame,
+};
 
 /// Messages in one page.
 const PAGE_MAX: usize = 100;
 /// A message is at most 70 bytes on the wire: three ids and times of 10, an amount of 10, a rain of 6, and their tags and lengths.
 const _: () = assert!(PAGE_MAX * 70 + 100 < SERVER_FRAME_MAX);
 
-/// A page for a session that asked for one.
-pub fn page(
+/// A session asked for a page of its user's inbox; an edge session names the user.
+pub fn asked(
     worker: &Rc<Worker>,
     session: &Rc<Session>,
     user: &UserId,
     request_id: u64,
-    asked: Inbox,
+    mut asked: Inbox,
 ) {
+    let named = edge::named(session, std::mem::take(&mut asked.user));
+    match named.map(|named| named.map(|name| UserId::new(&name))) {
+        Ok(None) => page(worker, session, user, request_id, asked),
+        Ok(Some(Ok(user))) => page(worker, session, &user, request_id, asked),
+        Ok(Some(Err(_))) => refuse(worker, session, request_id, Outcome::BadRequest),
+        Err(outcome) => refuse(worker, session, request_id, outcome),
+    }
+}
+
+fn refuse(worker: &Worker, session: &Rc<Session>, request_id: u64, refused: Outcome) {
+    let refused = Refused {
+        code: CloseCode::UserWrong as i32,
+        reason: edge::reason(refused),
+    };
+    session.send(worker, request_id, Message::Refused(refused));
+}
+
+/// A page for a session that asked for one.
+fn page(worker: &Rc<Worker>, session: &Rc<Session>, user: &UserId, request_id: u64, asked: Inbox) {
     let limit = match asked.limit as usize {
         limit @ 1..=PAGE_MAX => limit,
         _ => PAGE_MAX,
     };
-    let full = session.in_flight.get() as usize >= worker.settings.in_flight_max;
+    let full = !session.may_ask(worker);
     let node = worker.store.node_of_user(user);
     let turn = (!full && !worker.draining()).then(|| worker.inbox_turn(node));
     let Some(turn) = turn.flatten() else {
@@ -77,7 +99,7 @@ pub fn page_after_welcome(
     if last_message_id > 0 {
         let asked = Inbox {
             after_message_id: last_message_id,
-            limit: 0,
+            ..Inbox::default()
         };
         page(worker, session, user, 0, asked);
     }
@@ -99,6 +121,7 @@ fn on_the_wire(page: &Page) -> InboxPage {
         contents: message.contents.map(|contents| match contents {
             Contents::PacketCredited { packet } => packet_credited(packet, message.id),
         }),
+        user: String::new(),
     };
     InboxPage {
         messages: page.messages.iter().map(message).collect(),
@@ -145,13 +168,26 @@ impl Worker {
 
     fn push_to_user(&self, credited: &Credited) {
         let sessions = self.users.sessions_of(&credited.claim.user);
-        if sessions.is_empty() {
-            return;
+        if !sessions.is_empty() {
+            self.push_message(credited, String::new(), &sessions);
         }
+        let edges = self.edges.awaiting(credited);
+        if !edges.is_empty() {
+            self.push_to_edges(credited, &edges);
+        }
+    }
+
+    pub(super) fn push_to_edges(&self, credited: &Credited, sessions: &[Rc<Session>]) {
+        self.push_message(credited, credited.claim.user.to_string(), sessions);
+    }
+
+    /// `named`: whose message it is, when that is not the user of the sessions.
+    fn push_message(&self, credited: &Credited, named: String, sessions: &[Rc<Session>]) {
         let message = InboxMessage {
             message_id: credited.place.id,
             previous_message_id: credited.place.previous,
             contents: Some(packet_credited(credited.claim.packet, credited.place.id)),
+            user: named,
         };
         let frame = frame::encode(&ServerFrame {
             request_id: 0,

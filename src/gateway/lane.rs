@@ -28,8 +28,19 @@ use crate::wire::Outcome;
 /// A grab on its way.
 pub struct Waiting {
     pub session: Rc<Session>,
+    /// Whom an edge session grabs for.
+    pub named: Option<String>,
     pub request_id: u64,
     pub since: Instant,
+}
+
+impl Waiting {
+    pub fn user(&self) -> &str {
+        match &self.named {
+            Some(name) => name,
+            None => self.session.user().map_or("", |user| user.as_str()),
+        }
+    }
 }
 
 /// What waits for one bucket.
@@ -134,11 +145,7 @@ impl Lane {
         let fsync = Cell::new(false);
         let call = |peer: &Peer| {
             fsync.set(peer.fsync);
-            let users = batch
-                .waiting
-                .iter()
-                .filter_map(|grab| grab.session.user())
-                .map(|user| user.as_str());
+            let users = batch.waiting.iter().map(Waiting::user);
             grab::call(&view.keys, &peer.run_id, replicated.is_some(), users)
         };
         crate::crash::point("grab.before");
@@ -228,18 +235,20 @@ impl Lane {
             (Some(Grabbed::Nothing), Gate::Open) => {
                 let until = now_ms() as u64 + worker.settings.empty_memory.as_millis() as u64;
                 rain.buckets[batch.bucket].remember_empty(epoch, until);
-                // `rain` is the view from before the batch was sent: if it was sold out then, nobody has won since.
                 (worker.nothing_left(rain), None)
             }
         };
         match (packet, outcome) {
             (Some(packet), _) => grab.session.remember_won(id, packet),
             (None, Outcome::Closed) => grab.session.remember_closed(id),
-            (None, Outcome::SoldOut) => grab.session.remember_sold_out(id),
+            (None, Outcome::SoldOut) => grab.session.remember_sold_out(id, rain.snapshot.version),
             (None, Outcome::Missed) => grab.session.remember_empty(id, epoch),
             (None, _) => grab.session.forget(id),
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
+        if let Some(packet) = packet {
+            worker.await_credit(&grab.session, packet.id);
+        }
         grab.session.finished(worker);
     }
 }

@@ -2,12 +2,18 @@
 
 /// What is answered without Redis.
 mod admission;
+/// Servers that grab for many users over one connection.
+mod edge;
 /// A user's messages: pages that are asked for, and pushes.
 mod inbox;
 /// Batches on their way to a node.
 mod lane;
+/// Hello, Refresh, and the end of what they allowed.
+mod login;
 /// The rains this gateway knows, and when to tell clients of them.
 mod rains;
+/// Who has how many sessions.
+mod roll;
 /// Who watches what.
 mod rooms;
 /// One client connection.
@@ -34,6 +40,7 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::store::Store;
 use rains::Rains;
+use roll::Roll;
 use token::TokenKeys;
 use worker::{Inputs, Shared, Worker};
 
@@ -75,13 +82,16 @@ impl Gateway {
         let rains = Arc::new(Rains::new(store.clone()));
         let shared = Arc::new(Shared {
             settings: settings.clone(),
-            tokens,
+            tokens: Arc::new(tokens),
+            roll: Roll::new(settings.sessions_per_user),
             rains: rains.clone(),
             store,
             connections: AtomicUsize::new(0),
             next_session: AtomicU64::new(1),
             drain: drain.clone(),
         });
+        let keys = shared.tokens.clone();
+        tasks.spawn(keys.keep(settings.keys_poll, drain.clone()));
         let news = shared.store.watch_credited(tasks, drain.clone());
         let (mut senders, mut news_senders, mut workers) = (vec![], vec![], vec![]);
         for (number, listener) in listeners.into_iter().enumerate() {

@@ -17,18 +17,17 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::admission::{self, Remembered};
+use super::edge::Edge;
 use super::inbox;
+use super::token::Credentials;
 use super::worker::Worker;
+use crate::metrics;
 use crate::rain::{Packet, RainId, UserId};
 use crate::wire::client_frame::Request;
 use crate::wire::frame::{self, CLIENT_FRAME_MAX, FrameError, HEADER};
 use crate::wire::server_frame::Message;
-use crate::wire::{
-    ClientFrame, CloseCode, GoAway, Hello, Pong, Refused, ServerFrame, Watching, Welcome,
-};
+use crate::wire::{ClientFrame, CloseCode, GoAway, Pong, Refused, ServerFrame, Watching};
 
-/// The protocol that this gateway speaks.
-pub const PROTOCOL: u32 = 1;
 /// Rains whose outcome a session remembers; more are asked of Redis again.
 const REMEMBERED_RAINS: usize = 2;
 /// Reads in a row before other sessions get their turn.
@@ -38,6 +37,11 @@ pub struct Session {
     pub id: u64,
     stream: TcpStream,
     user: OnceCell<UserId>,
+    /// Set for a server that speaks for many users; `user` is its own name then.
+    edge: OnceCell<Box<Edge>>,
+    pub(super) credentials: RefCell<Option<Credentials>>,
+    /// Bad tokens offered after Hello.
+    pub(super) refusals: Cell<u8>,
     /// A frame that has not arrived whole. Empty and without memory otherwise.
     partial: RefCell<Vec<u8>>,
     /// What the socket did not take yet. Empty and without memory otherwise.
@@ -64,6 +68,9 @@ impl Session {
             id,
             stream,
             user: OnceCell::new(),
+            edge: OnceCell::new(),
+            credentials: RefCell::default(),
+            refusals: Cell::new(0),
             partial: RefCell::default(),
             out: RefCell::default(),
             in_flight: Cell::new(0),
@@ -81,6 +88,40 @@ impl Session {
 
     pub fn user(&self) -> Option<&UserId> {
         self.user.get()
+    }
+
+    /// Hello was accepted.
+    pub(super) fn entered(&self, user: UserId, credentials: Credentials, edge: bool) -> &UserId {
+        self.set_credentials(credentials);
+        if edge {
+            self.edge.get_or_init(Box::default);
+        }
+        self.user.get_or_init(|| user)
+    }
+
+    pub(super) fn set_credentials(&self, credentials: Credentials) {
+        *self.credentials.borrow_mut() = Some(credentials);
+    }
+
+    pub(super) fn edge(&self) -> Option<&Edge> {
+        self.edge.get().map(|edge| &**edge)
+    }
+
+    /// Whether there is room for one more request in flight.
+    pub(super) fn may_ask(&self, worker: &Worker) -> bool {
+        let settings = &worker.settings;
+        let (max, full) = match self.edge() {
+            None => (settings.in_flight_max, &metrics::get().in_flight_full),
+            Some(_) => (
+                settings.edge_in_flight_max,
+                &metrics::get().edge_in_flight_full,
+            ),
+        };
+        let may = (self.in_flight.get() as usize) < max;
+        if !may {
+            full.increment(1);
+        }
+        may
     }
 
     pub(super) fn closing_since(&self) -> Option<Instant> {
@@ -236,35 +277,10 @@ impl Session {
                 );
             }
             (Some(Request::Watch(watch)), Some(_)) => self.watch(worker, id, watch.room),
-            (Some(Request::Grab(grab)), Some(user)) => {
-                admission::grab(worker, self, user, id, grab.rain_id)
-            }
-            (Some(Request::Inbox(asked)), Some(user)) => inbox::page(worker, self, user, id, asked),
-        }
-    }
-
-    fn hello(self: &Rc<Self>, worker: &Rc<Worker>, id: u64, hello: Hello) {
-        if hello.protocol != PROTOCOL {
-            let reason = format!(
-                "protocol {} is not spoken here; this gateway speaks {PROTOCOL}",
-                hello.protocol
-            );
-            return self.refuse(worker, id, CloseCode::ProtocolUnsupported, reason);
-        }
-        match worker.tokens.verify(&hello.token) {
-            Err(error) => self.refuse(worker, id, error.code, error.reason),
-            Ok(user) => {
-                let welcome = Welcome {
-                    session_id: self.id,
-                    user: user.to_string(),
-                    server_time_ms: crate::clock::now_ms(),
-                    heartbeat_interval_ms: worker.settings.heartbeat_interval.as_millis() as u32,
-                };
-                let user = self.user.get_or_init(|| user);
-                self.send(worker, id, Message::Welcome(welcome));
-                // Known as the user's before the inbox is read: what is written meanwhile is pushed.
-                worker.users.enter(user, self);
-                inbox::page_after_welcome(worker, self, user, hello.last_message_id);
+            (Some(Request::Refresh(refresh)), Some(_)) => self.refresh(worker, id, &refresh),
+            (Some(Request::Grab(grab)), Some(_)) => admission::grab(worker, self, id, grab),
+            (Some(Request::Inbox(asked)), Some(user)) => {
+                inbox::asked(worker, self, user, id, asked)
             }
         }
     }
@@ -317,11 +333,15 @@ impl Session {
         self.remember(rain, Remembered::Empty { epoch });
     }
 
-    pub fn remember_sold_out(&self, rain: RainId) {
-        self.remember(rain, Remembered::SoldOut);
+    pub fn remember_sold_out(&self, rain: RainId, version: i64) {
+        self.remember(rain, Remembered::SoldOut { version });
     }
 
     fn remember(&self, rain: RainId, what: Remembered) {
+        // The next grab is for another user.
+        if self.edge().is_some() {
+            return;
+        }
         // What is final is not replaced by an answer that comes late.
         if matches!(
             self.remembered(rain),
@@ -377,7 +397,11 @@ impl Session {
     }
 
     fn sent(self: &Rc<Self>, worker: &Worker) {
-        let full = || self.out.borrow().len() > worker.settings.write_backlog_max;
+        let max = match self.edge() {
+            None => worker.settings.write_backlog_max,
+            Some(_) => worker.settings.edge_write_backlog_max,
+        };
+        let full = || self.out.borrow().len() > max;
         if full() && (self.flush().is_err() || full()) {
             // Never buffered without end. Nothing more is told: it would not be read.
             crate::metrics::get().closed(CloseCode::SlowReader);
@@ -410,7 +434,13 @@ impl Session {
         Ok(())
     }
 
-    fn refuse(self: &Rc<Self>, worker: &Worker, request_id: u64, code: CloseCode, reason: String) {
+    pub(super) fn refuse(
+        self: &Rc<Self>,
+        worker: &Worker,
+        request_id: u64,
+        code: CloseCode,
+        reason: String,
+    ) {
         crate::metrics::get().closed(code);
         tracing::debug!(
             session = self.id,

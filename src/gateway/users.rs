@@ -22,7 +22,7 @@ impl Users {
     }
 
     pub fn leave(&self, session: &Session) {
-        let Some(user) = session.user() else {
+        let Some(user) = session.user().filter(|_| session.edge().is_none()) else {
             return;
         };
         let mut sessions = self.sessions.borrow_mut();

@@ -11,8 +11,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::edge::Edges;
 use super::lane::Lane;
 use super::rains::{BucketView, Push, RainView, Rains};
+use super::roll::{Orders, Roll};
 use super::rooms::Rooms;
 use super::session::Session;
 use super::token::TokenKeys;
@@ -46,7 +48,8 @@ pub(super) const PUSH_SLICE: usize = 256;
 /// What the workers of a gateway share.
 pub struct Shared {
     pub settings: config::Gateway,
-    pub tokens: TokenKeys,
+    pub tokens: Arc<TokenKeys>,
+    pub roll: Roll,
     pub rains: Arc<Rains>,
     pub store: Arc<Store>,
     pub connections: AtomicUsize,
@@ -69,6 +72,8 @@ pub struct Worker {
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
     pub(super) users: Users,
+    pub(super) edges: Edges,
+    pub(super) orders: Arc<Orders>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     /// Sessions with something to write.
     pub(super) dirty: RefCell<Vec<Rc<Session>>>,
@@ -81,6 +86,8 @@ pub struct Worker {
     look_ups: Rc<Cell<usize>>,
     /// Inboxes that are being read, by node: one that does not answer must not keep those of the others waiting.
     inbox_reads: RefCell<HashMap<usize, Rc<Cell<usize>>>>,
+    /// The generation of the token keys that all sessions were last checked against.
+    keys_seen: Cell<u64>,
     jitter: Jitter,
 }
 
@@ -118,6 +125,8 @@ impl Worker {
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
             users: Users::default(),
+            edges: Edges::default(),
+            orders: Arc::default(),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into()),
             dirty: RefCell::default(),
             in_flight: Cell::new(0),
@@ -126,6 +135,7 @@ impl Worker {
             missing: RefCell::default(),
             look_ups: Rc::default(),
             inbox_reads: RefCell::default(),
+            keys_seen: Cell::new(shared.tokens.generation()),
             jitter: Jitter::default(),
             shared,
         })
@@ -155,6 +165,7 @@ impl Worker {
                 },
                 Some(push) = pushes.recv() => self.push(push).await,
                 Some(news) = news.recv() => self.push_credited(&news).await,
+                () = self.orders.told.notified() => self.close_replaced(),
                 _ = sweep.tick() => self.sweep(),
             }
         }
@@ -205,6 +216,8 @@ impl Worker {
         session.abandon();
         self.rooms.leave(session);
         self.users.leave(session);
+        self.leave_roll(session);
+        self.edges.leave(session);
         if self.sessions.borrow_mut().remove(&session.id).is_some() {
             if session.counted.get() {
                 self.connections.fetch_sub(1, Ordering::Relaxed);
@@ -215,11 +228,18 @@ impl Worker {
         }
     }
 
+    pub(super) fn session(&self, id: u64) -> Option<Rc<Session>> {
+        self.sessions.borrow().get(&id).cloned()
+    }
+
     /// Closes those who are silent too long. One pass over all sessions costs less than a timer for each.
     fn sweep(&self) {
         let now = Instant::now();
         let settings = &self.settings;
         let mut late = vec![];
+        let keys = self.tokens.generation();
+        let keys_changed = self.keys_seen.replace(keys) != keys;
+        let time_ms = now_ms();
         for session in self.sessions.borrow().values() {
             let silent = now - session.last_heard.get();
             if session
@@ -237,6 +257,8 @@ impl Worker {
                     session.clone(),
                     Some((CloseCode::Idle, "nothing heard for too long")),
                 ));
+            } else if let Some(why) = session.lapsed(self, time_ms, keys_changed) {
+                late.push((session.clone(), Some(why)));
             }
         }
         for (session, code) in late {
@@ -337,9 +359,15 @@ impl Worker {
         }
     }
 
-    /// What to say when the user's bucket is empty: `SOLD_OUT` only when all are, and nothing is under way between them.
+    /// What to say when the user's bucket is empty: `SOLD_OUT` only when every packet has been won. An empty bucket alone does not tell, even
+    /// where it is the only one: a top-up may be on its way into it.
+    ///
+    /// `rain` is the view from before the grab was sent: if the rain was sold out then and still is, nobody has won in between.
     pub fn nothing_left(&self, rain: &RainView) -> Outcome {
-        if rain.snapshot.sold_out || rain.buckets.len() == 1 {
+        let (id, version) = (rain.snapshot.rain, rain.snapshot.version);
+        let now = self.rains.get(id);
+        let unchanged = now.is_some_and(|now| now.snapshot.version == version);
+        if rain.snapshot.sold_out && unchanged {
             Outcome::SoldOut
         } else {
             Outcome::Missed

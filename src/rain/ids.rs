@@ -129,9 +129,14 @@ pub struct UserId(Arc<str>);
 impl UserId {
     pub const MAX_BYTES: usize = 64;
 
-    pub fn new(id: &str) -> Result<UserId, IdError> {
+    /// Whether `id` may name a user.
+    pub fn fits(id: &str) -> bool {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._@:+=/-".contains(&b);
-        if id.is_empty() || id.len() > Self::MAX_BYTES || !id.bytes().all(allowed) {
+        !id.is_empty() && id.len() <= Self::MAX_BYTES && id.bytes().all(allowed)
+    }
+
+    pub fn new(id: &str) -> Result<UserId, IdError> {
+        if !Self::fits(id) {
             let shown: String = id.chars().take(Self::MAX_BYTES + 1).collect();
             return Err(IdError::User(shown));
         }

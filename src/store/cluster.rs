@@ -96,7 +96,7 @@ async fn ask(link: &Link, what: &str) -> Result<Value, StoreError> {
             };
             let mut wire = reach.connect(&target.client).await.map_err(down)?;
             let answer = wire.send_packed_command(&cmd).await.map_err(down)?;
-            answer.extract_error().map_err(|error| down(error))
+            answer.extract_error().map_err(down)
         }
         Err(error) => Err(error),
     }

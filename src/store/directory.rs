@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub duration_ms: i64,
     pub salts: Vec<u32>,
     pub durability: Durability,
-    /// Every bucket was found empty, and pools only shrink: nothing can be won until the version changes.
+    /// Every packet was found to be won: nobody can win until the version changes.
     pub sold_out: bool,
 }
 

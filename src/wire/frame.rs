@@ -65,7 +65,10 @@ mod tests {
         // request_id 5 = 08 05; grab is field 5, 2 bytes long = 2a 02; rain_id 7 = 08 07
         let frame = ClientFrame {
             request_id: 5,
-            request: Some(Request::Grab(Grab { rain_id: 7 })),
+            request: Some(Request::Grab(Grab {
+                rain_id: 7,
+                ..Grab::default()
+            })),
         };
         assert_eq!(
             hex::encode(encode(&frame)),

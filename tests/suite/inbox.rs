@@ -62,6 +62,7 @@ async fn page(raw: &mut Raw, after_message_id: u64, limit: u32) -> InboxPage {
     let asked = Inbox {
         after_message_id,
         limit,
+        ..Inbox::default()
     };
     match raw.ask(Request::Inbox(asked)).await {
         Reply::InboxPage(page) => page,

@@ -186,6 +186,7 @@ fn answer(engine: &Shared, user: &mut String, request: Request, id: u64) -> Vec<
                         user: user.clone(),
                         server_time_ms: now_ms(),
                         heartbeat_interval_ms: 10_000,
+                        ..Welcome::default()
                     };
                     vec![(id, Message::Welcome(welcome))]
                 }
@@ -198,6 +199,7 @@ fn answer(engine: &Shared, user: &mut String, request: Request, id: u64) -> Vec<
                 )],
             }
         }
+        Request::Refresh(_) => vec![],
         Request::Ping(_) => vec![(
             id,
             Message::Pong(Pong {

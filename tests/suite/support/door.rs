@@ -9,6 +9,7 @@ pub struct Door {
     tls: Option<Tls>,
     /// The ACL file, with a user for the program and one that may do everything.
     acl: Option<Acl>,
+    environment: Vec<String>,
 }
 
 /// One authority that has signed one certificate, for servers and clients.
@@ -32,8 +33,22 @@ impl Door {
     pub fn tls() -> Door {
         Door {
             tls: Some(Tls::new()),
-            acl: None,
+            ..Door::default()
         }
+    }
+
+    /// Servers with these environment variables (`NAME=value`).
+    pub fn with_environment(environment: Vec<String>) -> Door {
+        Door {
+            environment,
+            ..Door::default()
+        }
+    }
+
+    pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.environment
+            .iter()
+            .filter_map(|text| text.split_once('='))
     }
 
     /// Nobody enters but the users of this ACL file, as `login` (`name:password`) or as a tester who may do everything.

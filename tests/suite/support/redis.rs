@@ -66,6 +66,30 @@ impl Redis {
         panic!("redis-server does not start: is Debian's package redis-server installed?");
     }
 
+    /// A fit server whose clock is ahead of the machine's: it is started with a `gettimeofday` of our own before the C library's.
+    pub async fn with_clock_ahead(ms: i64) -> Redis {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, library) = (dir.path().join("ahead.c"), dir.path().join("ahead.so"));
+        let text = format!(
+            "#include <sys/time.h>\n#include <time.h>\n\
+             int gettimeofday(struct timeval *now, void *zone) {{\n\
+                 struct timespec t; (void)zone; clock_gettime(CLOCK_REALTIME, &t);\n\
+                 long long us = t.tv_sec * 1000000LL + t.tv_nsec / 1000 + {ms} * 1000LL;\n\
+                 now->tv_sec = us / 1000000; now->tv_usec = us % 1000000; return 0; }}\n"
+        );
+        std::fs::write(&source, text).unwrap();
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .status();
+        assert!(built.unwrap().success());
+        let preload = format!("LD_PRELOAD={}", library.display());
+        let door = Arc::new(Door::with_environment(vec![preload]));
+        let redis = Redis::start_behind(&door, FIT).await;
+        drop(dir);
+        redis
+    }
+
     pub async fn fit() -> Redis {
         Redis::start(FIT).await
     }
@@ -84,6 +108,34 @@ impl Redis {
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
         nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// How long its append-only file is now: what [`Redis::roll_back`] cuts it to.
+    pub fn aof_len(&self) -> u64 {
+        std::fs::metadata(self.aof()).unwrap().len()
+    }
+
+    /// Kills it and starts it again as after a loss of power that took everything written since its file was `len` bytes long.
+    pub async fn roll_back(&mut self, len: u64) {
+        self.kill();
+        let file = std::fs::File::options().write(true).open(self.aof());
+        file.unwrap().set_len(len).unwrap();
+        self.restart().await;
+    }
+
+    /// Kills it and starts it again without its files.
+    pub async fn restart_empty(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.dir.path().join("appendonlydir")).unwrap();
+        self.restart().await;
+    }
+
+    /// The part of its append-only file that grows.
+    fn aof(&self) -> std::path::PathBuf {
+        let files = std::fs::read_dir(self.dir.path().join("appendonlydir")).unwrap();
+        let mut paths = files.map(|file| file.unwrap().path());
+        let grows = |path: &std::path::PathBuf| path.to_string_lossy().ends_with(".incr.aof");
+        paths.find(grows).unwrap()
     }
 
     /// Starts it again on its port and its files.
@@ -186,6 +238,7 @@ fn spawn(port: u16, dir: &TempDir, door: &Door, arguments: &[String]) -> Child {
         _ => (&[][..], arguments),
     };
     Command::new("setpriv")
+        .envs(door.environment())
         .args(["--pdeathsig", "KILL", "redis-server"])
         .args(file)
         .args(door.arguments(port))

@@ -159,12 +159,28 @@ impl Server {
         )
     }
 
+    pub fn edge_token(&self, name: &str) -> String {
+        token::issue_scoped(
+            &UserId::new(name).unwrap(),
+            token::EDGE_SCOPE,
+            "default",
+            &self.secret(),
+            Duration::from_secs(600),
+        )
+    }
+
     pub fn api_key(&self) -> String {
         read(&self.data_dir().join("api-key"))
     }
 
     pub fn admin_url(&self) -> String {
         format!("http://{}", self.addresses.admin.unwrap())
+    }
+
+    /// What `/metrics` says.
+    pub async fn metrics(&self) -> String {
+        let url = format!("{}/metrics", self.admin_url());
+        reqwest::get(url).await.unwrap().text().await.unwrap()
     }
 
     pub fn admin(&self) -> AdminClient {

@@ -39,6 +39,16 @@ impl Raw {
         raw
     }
 
+    /// An edge session, welcomed.
+    pub async fn edge(server: &Server, name: &str) -> Raw {
+        let mut raw = Raw::connect(server).await;
+        match raw.hello(&server.edge_token(name)).await {
+            Message::Welcome(welcome) => assert!(welcome.edge),
+            other => panic!("{other:?}"),
+        }
+        raw
+    }
+
     pub async fn bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.unwrap();
     }
@@ -92,7 +102,16 @@ impl Raw {
     }
 
     pub async fn grab(&mut self, rain_id: u32) -> GrabResult {
-        match self.ask(Request::Grab(Grab { rain_id })).await {
+        self.grab_as(rain_id, "").await
+    }
+
+    /// An edge session's grab for `user`.
+    pub async fn grab_as(&mut self, rain_id: u32, user: &str) -> GrabResult {
+        let grab = Grab {
+            rain_id,
+            user: user.into(),
+        };
+        match self.ask(Request::Grab(grab)).await {
             Message::GrabResult(result) => result,
             other => panic!("{other:?}"),
         }

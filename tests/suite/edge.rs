@@ -1,0 +1,235 @@
+//! Trusted servers that grab for many users over one connection.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use hongbao::client::{Client, Event, Login, Settings};
+use hongbao::rain::UserId;
+use hongbao::wire::client_frame::Request;
+use hongbao::wire::inbox_message::Contents;
+use hongbao::wire::server_frame::Message;
+use hongbao::wire::{CloseCode, Grab, GrabResult, Inbox, InboxMessage, Outcome};
+
+use crate::support::server::Server;
+use crate::support::wire::Raw;
+
+async fn edge_client(server: &Server) -> (Client, hongbao::client::Events) {
+    let settings = Settings::for_edge(vec![server.gateway().to_string()]);
+    let login = Login::with_token(server.edge_token("edge-1"));
+    Client::connect(Arc::new(settings), login).await.unwrap()
+}
+
+/// Sends a grab for each user without waiting; the results by user, and what was pushed in between.
+async fn grab_all(
+    edge: &mut Raw,
+    rain: u32,
+    users: &[String],
+) -> (HashMap<String, GrabResult>, Vec<InboxMessage>) {
+    let mut asked = HashMap::new();
+    for user in users {
+        let grab = Grab {
+            rain_id: rain,
+            user: user.clone(),
+        };
+        asked.insert(edge.send(Request::Grab(grab)).await, user.clone());
+    }
+    let (mut results, mut pushed) = (HashMap::new(), vec![]);
+    while results.len() < users.len() {
+        let frame = edge.receive().await.expect("the session lives on");
+        match frame.message.unwrap() {
+            Message::GrabResult(result) => {
+                let user = asked.remove(&frame.request_id).expect("one answer each");
+                results.insert(user, result);
+            }
+            Message::InboxMessage(message) => pushed.push(message),
+            other => panic!("{other:?}"),
+        }
+    }
+    (results, pushed)
+}
+
+#[tokio::test]
+async fn an_edge_session_grabs_for_many_users_and_is_told_of_their_credits() {
+    let server = Server::start(&["gateway.workers=2"]);
+    let rain = server.open_rain(300, 30_000).await;
+    let mut edge = Raw::edge(&server, "edge-1").await;
+    let mut bystander = Raw::edge(&server, "edge-2").await;
+    let users: Vec<String> = (0..400).map(|n| format!("user-{n}")).collect();
+    let (results, mut pushed) = grab_all(&mut edge, rain.get(), &users).await;
+    let won: HashMap<&str, u64> = results
+        .iter()
+        .filter(|(_, result)| result.outcome() == Outcome::Won)
+        .map(|(user, result)| (user.as_str(), result.packet_id))
+        .collect();
+    let packets: HashSet<u64> = won.values().copied().collect();
+    assert!(won.len() > 200, "{}", won.len());
+    assert_eq!(packets.len(), won.len());
+
+    while pushed.len() < won.len() {
+        match edge.receive().await.unwrap().message.unwrap() {
+            Message::InboxMessage(message) => pushed.push(message),
+            other => panic!("{other:?}"),
+        }
+    }
+    let told: HashMap<&str, u64> = pushed
+        .iter()
+        .map(|message| match &message.contents {
+            Some(Contents::PacketCredited(credited)) => (message.user.as_str(), credited.packet_id),
+            None => panic!("{message:?}"),
+        })
+        .collect();
+    assert_eq!(told, won, "each user's own credit, once");
+
+    // A repeat, on this connection or another, finds what the user has.
+    let some = &users[..50];
+    let (again, _) = grab_all(&mut edge, rain.get(), some).await;
+    let (elsewhere, _) = grab_all(&mut bystander, rain.get(), some).await;
+    for user in some {
+        if let Some(packet) = won.get(user.as_str()) {
+            for repeat in [&again[user], &elsewhere[user]] {
+                assert_eq!(repeat.outcome(), Outcome::AlreadyWon);
+                assert_eq!(repeat.packet_id, *packet);
+            }
+        }
+    }
+
+    // The inbox of whom it names, and of nobody else.
+    let (user, packet) = won.iter().next().unwrap();
+    let asked = Inbox {
+        user: (*user).to_owned(),
+        ..Inbox::default()
+    };
+    let Message::InboxPage(page) = edge.ask(Request::Inbox(asked)).await else {
+        panic!("no page")
+    };
+    let Some(Contents::PacketCredited(credited)) = &page.messages[0].contents else {
+        panic!("{page:?}")
+    };
+    assert_eq!(credited.packet_id, *packet);
+    // It is the same user who comes with a phone.
+    let mut phone = Raw::user(&server, user).await;
+    assert_eq!(phone.grab(rain.get()).await.packet_id, *packet);
+}
+
+#[tokio::test]
+async fn who_may_name_a_user_must_and_who_may_not_must_not() {
+    let server = Server::start(&[]);
+    let rain = server.open_rain(10, 1_000).await.get();
+    let mut anna = Raw::user(&server, "anna").await;
+    let mut edge = Raw::edge(&server, "edge-1").await;
+    // Not even the session's own user.
+    for named in ["ben", "anna", "two words"] {
+        let refused = anna.grab_as(rain, named).await;
+        assert_eq!(refused.outcome(), Outcome::UserNotAllowed, "{named}");
+    }
+    assert_eq!(edge.grab(rain).await.outcome(), Outcome::UserMissing);
+    for bad in ["two words", "{tag}", &"x".repeat(65)] {
+        let refused = edge.grab_as(rain, bad).await;
+        assert_eq!(refused.outcome(), Outcome::BadRequest, "{bad}");
+    }
+    let inbox = |user: &str| {
+        Request::Inbox(Inbox {
+            user: user.into(),
+            ..Inbox::default()
+        })
+    };
+    for answer in [
+        anna.ask(inbox("ben")).await,
+        edge.ask(inbox("")).await,
+        edge.ask(inbox("two words")).await,
+    ] {
+        let Message::Refused(refused) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(refused.code(), CloseCode::UserWrong);
+    }
+    // Both sessions go on.
+    assert_eq!(anna.grab(rain).await.outcome(), Outcome::Won);
+    assert_eq!(edge.grab_as(rain, "ben").await.outcome(), Outcome::Won);
+    assert_eq!(
+        edge.grab_as(rain, "anna").await.outcome(),
+        Outcome::AlreadyWon
+    );
+    // An edge session's own name is nobody's who can win.
+    assert_eq!(edge.grab_as(rain, "edge-1").await.outcome(), Outcome::Won);
+}
+
+#[tokio::test]
+async fn an_edge_session_has_limits_of_its_own_and_beyond_them_is_busy() {
+    let server = Server::start(&[
+        "gateway.in_flight_max=2",
+        "gateway.edge_in_flight_max=64",
+        "store.managed_nodes=1",
+    ]);
+    let rain = server.open_rain(2_000, 20_000).await;
+    let mut edge = Raw::edge(&server, "edge-1").await;
+    let mut frames = bytes::BytesMut::new();
+    for n in 0..1_000u64 {
+        let grab = Grab {
+            rain_id: rain.get(),
+            user: format!("user-{n}"),
+        };
+        let frame = hongbao::wire::ClientFrame {
+            request_id: 1_000 + n,
+            request: Some(Request::Grab(grab)),
+        };
+        hongbao::wire::frame::put(&frame, &mut frames);
+    }
+    edge.bytes(&frames).await;
+    let mut outcomes: HashMap<Outcome, u32> = HashMap::new();
+    while outcomes.values().sum::<u32>() < 1_000 {
+        if let Message::GrabResult(result) = edge.receive().await.unwrap().message.unwrap() {
+            *outcomes.entry(result.outcome()).or_default() += 1;
+            assert_eq!(result.outcome() == Outcome::Busy, result.retry_after_ms > 0);
+        }
+    }
+    let (won, busy) = (outcomes[&Outcome::Won], outcomes[&Outcome::Busy]);
+    assert!(won >= 64 && won + busy == 1_000, "{outcomes:?}");
+    let metrics = server.metrics().await;
+    let full = "hongbao_in_flight_full_total{session=\"edge\"}";
+    assert!(metrics.contains(&format!("{full} {busy}\n")), "{metrics}");
+    assert!(metrics.contains("hongbao_edge_sessions 1\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn the_client_library_has_thousands_of_grabs_in_flight_and_learns_every_outcome() {
+    let mut server = Server::start(&["gateway.lane_queue_max=1000"]);
+    let rain = server.open_rain(2_000, 200_000).await;
+    let (client, mut events) = edge_client(&server).await;
+    let users: Vec<UserId> = (0..3_000)
+        .map(|n| UserId::new(&format!("user-{n}")).unwrap())
+        .collect();
+    let grabs: FuturesUnordered<_> = users
+        .iter()
+        .map(|user| async { (user.clone(), client.grab_for(user, rain).await.unwrap()) })
+        .collect();
+    let replies: Vec<_> = grabs.collect().await;
+    let mut won = HashMap::new();
+    for (user, reply) in &replies {
+        if let Some(packet) = reply.packet {
+            assert_eq!(won.insert(user.clone(), packet), None);
+        }
+    }
+    assert!(won.len() > 1_900, "{} of 2000 packets", won.len());
+    let mut told = HashMap::new();
+    while told.len() < won.len() {
+        if let Event::UserCredited { user, credited, .. } = events.next().await.unwrap() {
+            told.insert(user, credited.packet_id);
+        }
+    }
+    assert!(
+        won.iter()
+            .all(|(user, packet)| told[user] == packet.id.get())
+    );
+
+    // The gateway dies and comes back: what was won is found again.
+    server.kill();
+    let server = server.restart();
+    let (user, packet) = won.iter().next().unwrap();
+    let again = client.grab_for(user, rain).await.unwrap();
+    assert_eq!(again.packet, Some(*packet));
+    let page = client.inbox_of(user, 0, 10).await.unwrap();
+    assert_eq!(page.messages.len(), 1);
+    drop(server);
+}
