@@ -79,7 +79,12 @@ async fn forward(
             Cut::Servers => client,
             Cut::Everything => false,
         };
-        if cuts.wait_for(passes).await.is_err() || to.write_all(&buffer[..read]).await.is_err() {
+        if !passes(&cuts.borrow_and_update()) {
+            // What was on its way is lost, not late: nothing here or in the kernel's buffers may arrive when the cut is over.
+            let _ = cuts.wait_for(passes).await;
+            return;
+        }
+        if to.write_all(&buffer[..read]).await.is_err() {
             return;
         }
     }
