@@ -5,6 +5,8 @@
 mod cluster;
 /// Nodes with a door: TLS, and users with the least rights.
 mod doors;
+/// What WON stands for at each level.
+mod durability;
 /// Primaries that switch.
 mod sentinel;
 

@@ -45,7 +45,7 @@ async fn a_sentinel_that_lives_in_the_past_is_not_believed() {
     let mut nodes = Sentinels::start(3).await;
     let stale = 0;
     let server = start(&nodes.flags());
-    let rain = open(&server, 400, Durability::Memory).await;
+    let rain = open(&server, 400, Durability::Replicas(1)).await;
     let people = arriving(&server, rain);
     people.until_won(60).await;
     // One that is away while the primaries switch, and then finds nobody who could tell it.
@@ -56,6 +56,11 @@ async fn a_sentinel_that_lives_in_the_past_is_not_believed() {
     nodes.until_switched(0, nodes.replicas[0].port).await;
     eventually("the program to follow", async || {
         server.log().contains("a node has moved").then_some(())
+    })
+    .await;
+    // The old primary is a replica by now, without which nothing could be won.
+    eventually("the old primary to follow", async || {
+        (nodes.primaries[0].info("role").await == "slave").then_some(())
     })
     .await;
     for other in 1..3 {
