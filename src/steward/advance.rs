@@ -130,12 +130,16 @@ impl Steward {
         if self.is_applied(rain) {
             return Ok(());
         }
-        let weak = self.store.offers(rain.durability).await.err();
-        let paused = rain.state == State::Paused || weak.is_some();
+        let weak = self.store.weaker_than(rain.durability).await;
         let (chunks, buckets) = (rain.parts.loaded_chunks(), self.store.buckets(rain));
-        let gates = buckets
-            .iter()
-            .map(|bucket| bucket.set_gate(chunks, paused, &rain.window, rain.version));
+        let gates = buckets.iter().map(|bucket| {
+            // Where a win would not be safe enough nobody may win; the other nodes' users go on.
+            let weak = weak
+                .iter()
+                .any(|(node, _)| *node == self.store.node_of(&bucket.tag));
+            let paused = rain.state == State::Paused || weak;
+            bucket.set_gate(chunks, paused, &rain.window, rain.version)
+        });
         let answers = join_all(gates).await;
         self.store.publish(&Snapshot::of(rain)).await?;
         if answers
@@ -153,13 +157,28 @@ impl Steward {
             return Ok(());
         }
         first_error(answers)?;
-        if let Some(problem) = weak {
-            return Err(fault(rain, format!("is paused: {problem}")));
+        self.tell_weak(rain, &weak);
+        if weak.is_empty() {
+            self.remember(rain.id, |applied| {
+                applied.version = Some((rain.version, Instant::now()))
+            });
         }
-        self.remember(rain.id, |applied| {
-            applied.version = Some((rain.version, Instant::now()))
-        });
         Ok(())
+    }
+
+    /// Says once that a rain is paused where nodes are too weak for it, and once that it is not any more.
+    fn tell_weak(&self, rain: &Rain, weak: &[(usize, String)]) {
+        let (told, weak_nodes) = (self.applied(rain.id).weak_nodes, weak.len());
+        if told == weak_nodes {
+            return;
+        }
+        match weak.first() {
+            Some((_, problem)) => {
+                tracing::error!(rain = %rain.id, weak_nodes, problem, "a rain is paused where it would not be durable enough");
+            }
+            None => tracing::info!(rain = %rain.id, "a rain is durable enough everywhere again"),
+        }
+        self.remember(rain.id, |applied| applied.weak_nodes = weak_nodes);
     }
 
     fn is_applied(&self, rain: &Rain) -> bool {

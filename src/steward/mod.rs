@@ -50,6 +50,8 @@ struct Applied {
     audit_after: Option<Instant>,
     /// Since when a bucket is known to be suspect.
     suspect_since: Option<Instant>,
+    /// Nodes that were said to be too weak for the rain's durability.
+    weak_nodes: usize,
 }
 
 pub struct Steward {

@@ -17,6 +17,7 @@ use super::load::{Reach, bucket_of_packet};
 use super::{Steward, StewardError};
 use crate::rain::{Packet, PacketId, Rain, UserId};
 use crate::store::bucket::Bucket;
+use crate::store::inbox::{Contents, Draft};
 use crate::store::repair::{RepairAnswer, Standing, TRANSFERS_MAX};
 use crate::store::transfer::Transfer;
 use crate::store::{StoreError, bucket_of};
@@ -108,6 +109,7 @@ impl Steward {
             // Packets were on the move while we looked: what seems to be nowhere may be somewhere.
             return Ok(None);
         }
+        let messages = self.forgotten_messages(&picture, &buckets);
         let report = picture.judge(rain, &before);
         let repair = self.jitter.next_u64();
         let mut changed = false;
@@ -136,7 +138,42 @@ impl Steward {
             applied.suspect_since = None;
             applied.version = None;
         });
+        self.write_again(rain, &messages).await;
         Ok(Some(report))
+    }
+
+    /// Of everybody who was paid and whose inbox lies on the node of a suspect bucket: it may have lost them, too. What is there already is
+    /// not written twice.
+    fn forgotten_messages(&self, picture: &Picture, buckets: &[Bucket]) -> Vec<Draft> {
+        let nodes: HashSet<usize> = picture
+            .suspects
+            .iter()
+            .map(|suspect| self.store.node_of(&buckets[suspect.number].tag))
+            .collect();
+        let there = |user: &UserId| nodes.contains(&self.store.node_of_user(user));
+        let paid = picture.paid.iter().filter(|(user, _)| there(user));
+        let draft = |(user, packet): &(UserId, Packet)| Draft {
+            user: user.clone(),
+            contents: Contents::PacketCredited { packet: *packet },
+        };
+        paid.map(draft).collect()
+    }
+
+    /// After the buckets go on: money first.
+    async fn write_again(&self, rain: &Rain, messages: &[Draft]) {
+        let keep = self.settings.inbox.into();
+        let written = self.store.write_messages(messages, keep, None).await;
+        let missing = written
+            .iter()
+            .filter(|at| matches!(at, Ok(Some(_))))
+            .count();
+        let failed = written.into_iter().find_map(Result::err);
+        if missing > 0 {
+            tracing::warn!(rain = %rain.id, missing, "messages that a node had forgotten are in their inboxes again");
+        }
+        if let Some(error) = failed {
+            tracing::error!(rain = %rain.id, %error, "messages that a node may have forgotten could not all be written again");
+        }
     }
 }
 
