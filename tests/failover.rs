@@ -398,7 +398,6 @@ fn p99_ms(mut took: Vec<Duration>) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_away_slows_nobody_elses_taps() {
-    use nix::sys::signal::Signal;
     let nodes = [Redis::fit().await, Redis::fit().await, Redis::fit().await];
     let settings = flags(&nodes.each_ref());
     let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
@@ -409,9 +408,9 @@ async fn a_node_that_is_away_slows_nobody_elses_taps() {
     let others = Load::start(&server, rain, 16, move |user| home(user) != 2);
     tokio::time::sleep(Duration::from_secs(4)).await; // what is measured
     let gone = Instant::now();
-    nodes[2].signal(Signal::SIGSTOP);
+    nodes[2].stop();
     tokio::time::sleep(Duration::from_secs(5)).await; // what is measured
-    nodes[2].signal(Signal::SIGCONT);
+    nodes[2].go_on();
     let back = Instant::now();
     let tapped = others.end().await;
     let (mut usual, mut away) = (vec![], vec![]);

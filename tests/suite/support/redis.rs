@@ -120,12 +120,6 @@ impl Redis {
         let _ = self.child.wait();
     }
 
-    /// SIGSTOP, SIGCONT.
-    pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
-        nix::sys::signal::kill(pid, signal).unwrap();
-    }
-
     /// How long its append-only file is now: what [`Redis::roll_back`] cuts it to.
     pub fn aof_len(&self) -> u64 {
         std::fs::metadata(self.aof()).unwrap().len()
