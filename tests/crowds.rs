@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::server_frame::Message;
-use hongbao::wire::{ClientFrame, Grab, Hello, Ping, frame};
+use hongbao::wire::{ClientFrame, Grab, Hello, Ping, Watch, frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::LocalSet;
@@ -27,6 +27,7 @@ const AT_ONCE: u32 = 100;
 /// The goal of issue 5.
 const IDLE_BYTES_MAX: u64 = 4_096;
 const P99_RATIO_MAX: f64 = 1.5;
+const ROUNDS: usize = 3;
 
 fn number(variable: &str, default: u32) -> u32 {
     let text = std::env::var(variable).unwrap_or_default();
@@ -131,7 +132,7 @@ async fn idle_sessions() {
 
 /// How the crowd behaves, per client.
 const DRIP: Duration = Duration::from_millis(100);
-const PING_UNREAD: Duration = Duration::from_millis(50);
+const UNREAD: Duration = Duration::from_millis(50);
 const GARBAGE: Duration = Duration::from_secs(1);
 /// Between two requests of an honest client.
 const HONEST: Duration = Duration::from_millis(200);
@@ -172,17 +173,18 @@ impl Crowd {
 
     /// Asks, and never reads an answer.
     async fn slow_reader(&self, mut stream: TcpStream, hello: &[u8]) {
-        let request = Some(Request::Ping(Ping {}));
-        let pings = frame::encode(&ClientFrame {
+        let room = "a-room-with-a-name-that-is-as-long-as-a-name-of-a-room-may-be-64".to_owned();
+        let request = Some(Request::Watch(Watch { room }));
+        let asked = frame::encode(&ClientFrame {
             request_id: 2,
             request,
         })
-        .repeat(20);
+        .repeat(2);
         if stream.write_all(hello).await.is_err() {
             return;
         }
-        while self.goes_on() && stream.write_all(&pings).await.is_ok() {
-            tokio::time::sleep(PING_UNREAD).await; // below the rate of frames, which would end it sooner
+        while self.goes_on() && stream.write_all(&asked).await.is_ok() {
+            tokio::time::sleep(UNREAD).await; // below the rate of frames, which would end it sooner
         }
     }
 
@@ -241,6 +243,8 @@ fn hostile_crowd(
                         1 => crowd.slow_reader(stream, &hello).await,
                         _ => crowd.garbage(stream).await,
                     };
+                    // A crowd, not a choir.
+                    tokio::time::sleep(GARBAGE.mul_f64(f64::from(n) / f64::from(each))).await; // spread over a second
                     crowd.again_and_again(source, misbehave).await;
                 }
             };
@@ -300,7 +304,7 @@ fn shown(name: &str, waited: &[Duration]) -> Duration {
 #[test]
 fn hostile_crowd_and_honest_people() {
     let each = number("CROWD", 1_000);
-    let time = Duration::from_secs(u64::from(number("SECONDS", 15)));
+    let time = Duration::from_secs(u64::from(number("SECONDS", 10)));
     allow_descriptors(each * 8);
     let server = Server::start(&[
         "gateway.frame_timeout_ms=3000",
@@ -322,34 +326,38 @@ fn hostile_crowd_and_honest_people() {
     };
     let (rain, mut people) = runtime.block_on(people);
     runtime.block_on(honest_for(&mut people, rain, time / 5)); // everybody knows their outcome
-    let calm = runtime.block_on(honest_for(&mut people, rain, time));
-    let crowd = Arc::new(Crowd {
-        gateway: server.gateway(),
-        over: AtomicBool::new(false),
-        ended: AtomicU64::new(0),
-    });
-    let threads = hostile_crowd(&server, &crowd, each);
-    runtime.block_on(honest_for(&mut people, rain, time / 5)); // until the crowd is there
-    let beset = runtime.block_on(honest_for(&mut people, rain, time));
-    let metrics = runtime.block_on(server.metrics());
-    crowd.over.store(true, Ordering::Relaxed);
-    threads
-        .into_iter()
-        .for_each(|thread| thread.join().unwrap());
-
-    let (calm, beset) = (shown("calm", &calm), shown("beset", &beset));
-    let ended = crowd.ended.load(Ordering::Relaxed);
+    let (mut calm, mut beset, mut ended) = (vec![], vec![], 0);
+    // In turns, and the median of each: whatever else this machine does strikes both.
+    for _ in 0..ROUNDS {
+        let waited = runtime.block_on(honest_for(&mut people, rain, time));
+        calm.push(shown("calm", &waited));
+        let crowd = Arc::new(Crowd {
+            gateway: server.gateway(),
+            over: AtomicBool::new(false),
+            ended: AtomicU64::new(0),
+        });
+        let threads = hostile_crowd(&server, &crowd, each);
+        runtime.block_on(honest_for(&mut people, rain, time / 5)); // until the crowd is there
+        let waited = runtime.block_on(honest_for(&mut people, rain, time));
+        beset.push(shown("beset", &waited));
+        crowd.over.store(true, Ordering::Relaxed);
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().unwrap());
+        ended += crowd.ended.load(Ordering::Relaxed);
+    }
     println!(
         "hostile: {each} slow-loris, {each} slow-reader and {each} garbage clients, whose connections were ended {ended} times"
     );
+    let metrics = runtime.block_on(server.metrics());
     let counted = |line: &&str| {
         line.starts_with("hongbao_connections_closed")
             || line.starts_with("hongbao_connections_refused")
     };
-    metrics
-        .lines()
-        .filter(counted)
-        .for_each(|line| println!("hostile: {line}"));
+    (metrics.lines().filter(counted)).for_each(|line| println!("hostile: {line}"));
+    calm.sort_unstable();
+    beset.sort_unstable();
+    let (calm, beset) = (calm[ROUNDS / 2], beset[ROUNDS / 2]);
     let ratio = beset.as_secs_f64() / calm.as_secs_f64();
     let verdict = if ratio <= P99_RATIO_MAX {
         "reached"
