@@ -157,19 +157,19 @@ impl Lane {
     async fn send(&self, worker: &Worker, batch: &Queue) -> Result<String, StoreError> {
         let durability = batch.rain.snapshot.durability;
         let view = &batch.rain.buckets[batch.bucket];
-        // WON must not be sent for less than the rain's level: checked for the very process that is asked.
-        let fsync = Cell::new(false);
-        let call = |peer: &Peer| {
-            fsync.set(peer.fsync);
-            let users = batch.waiting.iter().map(Waiting::user);
-            grab::call(&view.keys, &peer.run_id, users)
-        };
         let replicated = match durability {
             Durability::Memory | Durability::Fsync => None,
             Durability::Replicas(replicas) => Some(Replicated {
                 replicas,
                 wait: self.replicas_wait,
             }),
+        };
+        // WON must not be sent for less than the rain's level: checked for the very process that is asked.
+        let fsync = Cell::new(false);
+        let call = |peer: &Peer| {
+            fsync.set(peer.fsync);
+            let users = batch.waiting.iter().map(Waiting::user);
+            grab::call(&view.keys, &peer.run_id, replicated.is_some(), users)
         };
         crate::crash::point("grab.before");
         let route = worker.store.route(view.slot);

@@ -281,13 +281,10 @@ impl Worker {
         }
     }
 
-    /// Closes those whose time is over. All are looked at only when the token keys have changed: somebody may have been revoked.
-    async fn sweep(&self) {
-        let now = Instant::now();
-        let mut late = vec![];
-        let keys = self.tokens.generation();
-        let keys_changed = self.keys_seen.replace(keys) != keys;
+    /// Those who are due, each with its next promise; all when the token keys have changed.
+    fn to_look_at(&self, now: Instant, all: bool) -> Vec<Rc<Session>> {
         let sessions = self.sessions.borrow();
+        let mut late = vec![];
         self.deadlines.due(now, |id, tick| {
             // Of several promises for a session the last one counts.
             let session = sessions.get(&id);
@@ -299,10 +296,18 @@ impl Worker {
             session.looked_at.set(u64::MAX);
             self.look_again(session);
         }
-        if keys_changed {
-            late = sessions.values().cloned().collect();
+        match all {
+            true => sessions.values().cloned().collect(),
+            false => late,
         }
-        drop(sessions);
+    }
+
+    /// Closes those whose time is over. All are looked at only when the token keys have changed: somebody may have been revoked.
+    async fn sweep(&self) {
+        let now = Instant::now();
+        let keys = self.tokens.generation();
+        let keys_changed = self.keys_seen.replace(keys) != keys;
+        let late = self.to_look_at(now, keys_changed);
         // Many who came together may be due together; grabs get their turn in between.
         for slice in late.chunks(SWEEP_SLICE) {
             for session in slice {
