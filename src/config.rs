@@ -153,6 +153,11 @@ pub struct Gateway {
     /// How long a bucket that answered empty is taken to be empty without asking again.
     pub empty_memory: Duration,
     pub retry_after: Duration,
+    /// Taps before an opening that a user may make within `early_window` before cooling down.
+    pub early_taps_max: u32,
+    pub early_window: Duration,
+    /// How long no grab of the user is let through, from the last early one.
+    pub early_cool_down: Duration,
     /// How often the key set file is read again.
     pub keys_poll: Duration,
     /// How long a batch of grabs waits for the replicas of a rain with durability `replicas:n`.
@@ -507,6 +512,9 @@ impl Settings {
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
             empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=1_000),
             retry_after: r.ms("gateway.retry_after_ms", 300, 1..=60_000),
+            early_taps_max: r.number("gateway.early_taps_max", 10, 0..=1_000_000) as u32,
+            early_window: r.ms("gateway.early_window_ms", 10_000, 1..=3_600_000),
+            early_cool_down: r.ms("gateway.early_cool_down_ms", 3_000, 1..=600_000),
             keys_poll: r.ms("tokens.keys_poll_ms", 1_000, 10..=3_600_000),
             replicas_wait: r.ms("gateway.replicas_wait_ms", 500, 1..=60_000),
             drain_timeout: r.ms("gateway.drain_timeout_ms", 5_000, 0..=600_000),

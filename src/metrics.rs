@@ -68,6 +68,11 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Tokens offered by sessions to go on with, by result: accepted, refused.",
     ),
     (
+        "hongbao_cooled_down_total",
+        "counter",
+        "Sessions that began to cool down after gateway.early_taps_max taps before an opening.",
+    ),
+    (
         "hongbao_grabs_total",
         "counter",
         "Grabs answered, by outcome.",
@@ -196,6 +201,7 @@ pub struct Metrics {
     pub in_flight_full: Counter,
     pub edge_in_flight_full: Counter,
     pub edge_awaited_dropped: Counter,
+    pub cooled_down: Counter,
     pub token_keys: Gauge,
     pub token_keys_loaded: Counter,
     pub token_keys_broken: Counter,
@@ -250,6 +256,7 @@ impl Metrics {
             in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "user"),
             edge_in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "edge"),
             edge_awaited_dropped: counter!("hongbao_edge_awaited_dropped_total"),
+            cooled_down: counter!("hongbao_cooled_down_total"),
             token_keys: gauge!("hongbao_token_keys"),
             token_keys_loaded: counter!("hongbao_token_keys_loads_total", "result" => "loaded"),
             token_keys_broken: counter!("hongbao_token_keys_loads_total", "result" => "broken"),

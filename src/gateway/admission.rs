@@ -9,6 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use super::edge;
 use super::lane::{Waiting, bucket_for};
 use super::rains::RainView;
@@ -48,30 +50,49 @@ pub fn grab(worker: &Rc<Worker>, session: &Rc<Session>, request_id: u64, asked: 
     if !session.may_ask(worker) || worker.draining() {
         return worker.reply_grab(session, request_id, id, Outcome::Busy, None);
     }
+    let cooling_ms = worker.cooling_ms(session);
+    if cooling_ms > 0 && session.remembered(id).is_none() {
+        return worker.cool_down(session, request_id, id, cooling_ms);
+    }
+    let asked = Asked {
+        named,
+        key: asked.key,
+        request_id,
+    };
     match worker.rains.get(id) {
-        Some(rain) => admit(worker, session, named, request_id, &rain),
-        None => look_up(worker, session, named, request_id, id),
+        Some(rain) => admit(worker, session, asked, &rain),
+        None => look_up(worker, session, asked, id),
     }
 }
 
-/// `named`: whom an edge session grabs for.
-fn admit(
-    worker: &Rc<Worker>,
-    session: &Rc<Session>,
+/// A grab that has been looked at.
+struct Asked {
+    /// Whom an edge session grabs for.
     named: Option<String>,
+    key: Bytes,
     request_id: u64,
-    rain: &Arc<RainView>,
-) {
+}
+
+fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<RainView>) {
     let id = rain.snapshot.rain;
     let grab = Waiting {
         session: session.clone(),
-        named,
-        request_id,
+        named: asked.named,
+        request_id: asked.request_id,
         since: Instant::now(),
     };
+    let request_id = asked.request_id;
     let bucket = bucket_for(rain, grab.user());
     match local_answer(session, rain, bucket) {
-        Some((outcome, packet)) => worker.reply_grab(session, request_id, id, outcome, packet),
+        Some((outcome, packet)) => {
+            if outcome == Outcome::NotOpen {
+                worker.tapped_early(session);
+            }
+            worker.reply_grab(session, request_id, id, outcome, packet);
+        }
+        None if !has_key(rain, &asked.key) => {
+            worker.reply_grab(session, request_id, id, Outcome::WrongKey, None);
+        }
         None => {
             let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
             session.in_flight.set(session.in_flight.get() + 1);
@@ -82,6 +103,16 @@ fn admit(
             }
         }
     }
+}
+
+/// Whoever could win must have the rain's key. After the close nobody can, and all may learn what they have won.
+fn has_key(rain: &RainView, key: &[u8]) -> bool {
+    let closed = match rain.snapshot.state {
+        State::Created | State::Ready | State::Open | State::Paused => false,
+        State::Closed | State::Refunded | State::Finished => true,
+    };
+    let needed = rain.snapshot.grab_key;
+    closed || needed.is_none_or(|needed| needed.opens_with(key))
 }
 
 fn local_answer(
@@ -115,13 +146,8 @@ fn local_answer(
 }
 
 /// A rain that this gateway has not heard of yet: one read tells whether it exists.
-fn look_up(
-    worker: &Rc<Worker>,
-    session: &Rc<Session>,
-    named: Option<String>,
-    request_id: u64,
-    id: RainId,
-) {
+fn look_up(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, id: RainId) {
+    let request_id = asked.request_id;
     if worker.known_missing(id) {
         return worker.reply_grab(session, request_id, id, Outcome::NoSuchRain, None);
     }
@@ -134,7 +160,7 @@ fn look_up(
     tokio::task::spawn_local(async move {
         let _turn = turn;
         match worker.rains.find(id).await {
-            Ok(Some(rain)) => admit(&worker, &session, named, request_id, &rain),
+            Ok(Some(rain)) => admit(&worker, &session, asked, &rain),
             Ok(None) => {
                 worker.remember_missing(id);
                 worker.reply_grab(&session, request_id, id, Outcome::NoSuchRain, None);

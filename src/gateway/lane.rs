@@ -246,6 +246,9 @@ impl Lane {
             (None, Outcome::Missed) => grab.session.remember_empty(id, epoch),
             (None, _) => grab.session.forget(id),
         }
+        if outcome == Outcome::NotOpen {
+            worker.tapped_early(&grab.session);
+        }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
         if let Some(packet) = packet {
             worker.await_credit(&grab.session, packet.id);

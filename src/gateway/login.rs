@@ -65,6 +65,7 @@ impl Session {
         // Known as the user's before the inbox is read: what is written meanwhile is pushed.
         worker.users.enter(user, self);
         worker.enter_roll(user, self);
+        worker.still_cooling(self, user);
         inbox::page_after_welcome(worker, self, user, last_message_id);
     }
 

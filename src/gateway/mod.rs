@@ -2,6 +2,8 @@
 
 /// What is answered without Redis.
 mod admission;
+/// Those who tap before the opening, too often.
+mod early;
 /// Servers that grab for many users over one connection.
 mod edge;
 /// A user's messages: pages that are asked for, and pushes.
@@ -39,6 +41,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::store::Store;
+use early::Early;
 use rains::Rains;
 use roll::Roll;
 use token::TokenKeys;
@@ -84,6 +87,7 @@ impl Gateway {
             settings: settings.clone(),
             tokens: Arc::new(tokens),
             roll: Roll::new(settings.sessions_per_user),
+            early: Early::new(settings),
             rains: rains.clone(),
             store,
             connections: AtomicUsize::new(0),

@@ -140,6 +140,10 @@ impl RainView {
                 title,
                 closes_at_ms: window.closes_at_ms().unwrap_or_default(),
                 server_time_ms,
+                key: self
+                    .snapshot
+                    .grab_key
+                    .map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key.0)),
             }),
             Phase::Closed => Message::RainClosed(RainClosed { rain_id, room }),
         })

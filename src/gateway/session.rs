@@ -42,6 +42,8 @@ pub struct Session {
     pub(super) credentials: RefCell<Option<Credentials>>,
     /// Bad tokens offered after Hello.
     pub(super) refusals: Cell<u8>,
+    /// Set for one that tapped too early too often.
+    pub(super) cool_until: Cell<Option<Instant>>,
     /// A frame that has not arrived whole. Empty and without memory otherwise.
     partial: RefCell<Vec<u8>>,
     /// What the socket did not take yet. Empty and without memory otherwise.
@@ -71,6 +73,7 @@ impl Session {
             edge: OnceCell::new(),
             credentials: RefCell::default(),
             refusals: Cell::new(0),
+            cool_until: Cell::new(None),
             partial: RefCell::default(),
             out: RefCell::default(),
             in_flight: Cell::new(0),

@@ -11,9 +11,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::early::Early;
 use super::edge::Edges;
 use super::lane::Lane;
-use super::rains::{BucketView, Push, RainView, Rains};
+use super::rains::{BucketView, Phase, Push, RainView, Rains};
 use super::roll::{Orders, Roll};
 use super::rooms::Rooms;
 use super::session::Session;
@@ -50,6 +51,7 @@ pub struct Shared {
     pub settings: config::Gateway,
     pub tokens: Arc<TokenKeys>,
     pub roll: Roll,
+    pub early: Early,
     pub rains: Arc<Rains>,
     pub store: Arc<Store>,
     pub connections: AtomicUsize,
@@ -237,6 +239,7 @@ impl Worker {
         let now = Instant::now();
         let settings = &self.settings;
         let mut late = vec![];
+        self.early.sweep(now);
         let keys = self.tokens.generation();
         let keys_changed = self.keys_seen.replace(keys) != keys;
         let time_ms = now_ms();
@@ -389,6 +392,17 @@ impl Worker {
             packet,
             retry_after_ms,
         );
+    }
+
+    pub fn cool_down(&self, session: &Rc<Session>, request_id: u64, rain: RainId, left_ms: u32) {
+        let after_ms = left_ms + self.retry_after_ms() / 4;
+        let outcome = Outcome::CoolingDown;
+        // Whoever goes on tapping before the opening waits longer.
+        let early = self.rains.get(rain);
+        if early.is_some_and(|rain| rain.phase(now_ms()) == Phase::Announced) {
+            self.tapped_early(session);
+        }
+        self.reply_grab_raw(session, request_id, rain.get(), outcome, None, after_ms);
     }
 
     pub fn reply_grab_raw(

@@ -14,7 +14,7 @@ macro_rules! select_rain {
     ($rest:literal) => {
         concat!(
             "SELECT id, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms, durability, refund_after_ms,
-                    state, loaded, sold_out, version, created_at_ms
+                    state, loaded, sold_out, version, created_at_ms, key_required
              FROM rains ",
             $rest
         )
@@ -227,8 +227,8 @@ impl Tx {
     ) -> Result<Rain, LedgerError> {
         let request = request_text(new);
         let sql = "INSERT INTO rains (request_key, request, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms,
-                                      durability, refund_after_ms, state, version, created_at_ms)
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10, $11, $12, 1, $13)
+                                      durability, refund_after_ms, state, version, created_at_ms, key_required)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10, $11, $12, 1, $13, $14)
                    ON CONFLICT (request_key) DO NOTHING
                    RETURNING id";
         let values = vec![
@@ -245,6 +245,7 @@ impl Tx {
             new.refund_after_ms.into(),
             State::Created.as_str().into(),
             created_at_ms.into(),
+            i64::from(new.key_required).into(),
         ];
         let Some(row) = self.row(sql, values).await? else {
             return self
@@ -364,7 +365,7 @@ fn json_text(value: &impl serde::Serialize) -> String {
 
 /// What was asked for. Kept apart from the columns, which change during the rain's life (opened early, closed early).
 fn request_text(new: &NewRain) -> String {
-    json!({
+    let mut request = json!({
         "title": new.title,
         "room": new.room,
         "sponsor": new.sponsor,
@@ -373,8 +374,12 @@ fn request_text(new: &NewRain) -> String {
         "duration_ms": new.window.duration_ms,
         "durability": new.durability,
         "refund_after_ms": new.refund_after_ms,
-    })
-    .to_string()
+    });
+    // Only where it is asked for: requests that were recorded before there were keys stay the same.
+    if new.key_required {
+        request["key_required"] = true.into();
+    }
+    request.to_string()
 }
 
 fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
@@ -398,6 +403,7 @@ fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
         sold_out: row.i64(13)? != 0,
         version: row.i64(14)?,
         created_at_ms: row.i64(15)?,
+        key_required: row.i64(16)? != 0,
     })
 }
 

@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use super::bucket::text;
 use super::{Store, StoreError, keys, script};
-use crate::rain::{Durability, Rain, RainId, State, Window};
+use crate::rain::{Durability, GrabKey, Rain, RainId, State, Window};
 
 /// What a gateway needs to know of a rain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct Snapshot {
     pub durability: Durability,
     /// Every bucket was found empty, and pools only shrink: nothing can be won until the version changes.
     pub sold_out: bool,
+    /// What a grab must carry; told to clients when the rain opens, and not before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grab_key: Option<GrabKey>,
 }
 
 impl Snapshot {
@@ -39,6 +42,7 @@ impl Snapshot {
             salts: rain.salts.clone(),
             durability: rain.durability,
             sold_out: rain.sold_out,
+            grab_key: rain.grab_key(),
         }
     }
 

@@ -8,6 +8,8 @@ mod support;
 mod admin;
 /// A company's HTTP balance system that misbehaves on command.
 mod balance;
+/// What stands between a script and a packet.
+mod bots;
 /// Claims that wait for a person.
 mod dead_letters;
 /// Trusted servers that grab for many users over one connection.

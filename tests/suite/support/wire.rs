@@ -110,6 +110,7 @@ impl Raw {
         let grab = Grab {
             rain_id,
             user: user.into(),
+            ..Grab::default()
         };
         match self.ask(Request::Grab(grab)).await {
             Message::GrabResult(result) => result,
