@@ -39,6 +39,7 @@ pub struct Settings {
     pub store: Store,
     pub gateway: Gateway,
     pub tokens: Tokens,
+    pub risk: Option<Risk>,
     pub settle: Settle,
     pub ledger: Ledger,
     pub steward: Steward,
@@ -178,6 +179,28 @@ pub struct Tokens {
     pub leeway: Duration,
 }
 
+/// An external service that is asked about users (`proto/risk.md`).
+#[derive(Clone, Debug)]
+pub struct Risk {
+    pub url: Uri,
+    /// What the service knows us by, sent as a bearer token.
+    pub token_file: Option<PathBuf>,
+    /// For one request.
+    pub timeout: Duration,
+    /// Whether users win when the service does not answer.
+    pub fails_open: bool,
+    /// Users in one request.
+    pub batch_max: usize,
+    /// Requests under way.
+    pub concurrency_max: usize,
+    /// Users who wait to be asked about; about 150 bytes each.
+    pub queue_max: usize,
+    /// Users and rains whose verdict is remembered; about 40 bytes each.
+    pub memory_max: usize,
+    /// How long nobody is asked about after a request that came to nothing.
+    pub pause: Duration,
+}
+
 #[derive(Clone, Debug)]
 pub struct Settle {
     pub workers: usize,
@@ -300,6 +323,7 @@ impl Settings {
                     .filter(|path| path != Path::new("")),
                 leeway: r.ms("tokens.leeway_ms", 5_000, 0..=300_000),
             },
+            risk: Self::risk(r),
             settle: Settle {
                 workers: r.count("settle.workers", 2, 1..=64),
                 lease: r.ms("settle.lease_ms", 30_000, 1_000..=3_600_000),
@@ -483,6 +507,32 @@ impl Settings {
                 batch_max,
                 concurrency_max,
             }),
+        }
+    }
+
+    fn risk(r: &mut Reader) -> Option<Risk> {
+        let url = r.text("risk.url", "");
+        let token_file = PathBuf::from(r.text("risk.token_file", ""));
+        let risk = Risk {
+            url: Uri::default(),
+            token_file: Some(token_file).filter(|path| path != Path::new("")),
+            timeout: r.ms("risk.timeout_ms", 500, 1..=60_000),
+            fails_open: r.one_of("risk.fail", "open", &[("open", true), ("closed", false)]),
+            batch_max: r.count("risk.batch_max", 500, 1..=10_000),
+            concurrency_max: r.count("risk.concurrency_max", 8, 1..=256),
+            queue_max: r.count("risk.queue_max", 65_536, 1..=1_048_576),
+            memory_max: r.count("risk.memory_max", 1_000_000, 64..=100_000_000),
+            pause: r.ms("risk.pause_ms", 1_000, 0..=600_000),
+        };
+        if url.is_empty() {
+            return None;
+        }
+        match endpoint_url(&url) {
+            Ok(url) => Some(Risk { url, ..risk }),
+            Err(problem) => {
+                r.fault("risk.url", problem);
+                None
+            }
         }
     }
 

@@ -14,10 +14,12 @@ use bytes::Bytes;
 use super::edge;
 use super::lane::{Waiting, bucket_for};
 use super::rains::RainView;
+use super::risk::{Asked as AskedRisk, Verdict};
 use super::session::Session;
 use super::worker::Worker;
 use crate::clock::now_ms;
 use crate::rain::{Packet, RainId, State};
+use crate::store::grab::Doubt;
 use crate::wire::{Grab, Outcome};
 
 /// Clocks of gateway and node may differ by this much: a tap this close to the opening is the node's to decide, ms.
@@ -29,6 +31,8 @@ pub enum Remembered {
     Won(Packet),
     /// The gate was closed and the user had no packet.
     Closed,
+    /// The risk service does not let the user win, and the user had no packet.
+    Barred,
     /// Every bucket was known to be empty when Redis said that the user had no packet.
     SoldOut,
     /// The bucket was empty in this epoch and the user had no packet.
@@ -78,6 +82,7 @@ fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<Ra
     let grab = Waiting {
         session: session.clone(),
         named: asked.named,
+        doubt: None,
         request_id: asked.request_id,
         since: Instant::now(),
     };
@@ -93,26 +98,93 @@ fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<Ra
         None if !has_key(rain, &asked.key) => {
             worker.reply_grab(session, request_id, id, Outcome::WrongKey, None);
         }
-        None => {
-            let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
-            session.in_flight.set(session.in_flight.get() + 1);
-            worker.in_flight.set(worker.in_flight.get() + 1);
-            if let Err(grab) = lane.push(rain, bucket, grab) {
-                worker.reply_grab(session, request_id, id, Outcome::Busy, None);
-                grab.session.finished(worker);
+        None => check(worker, session, rain, bucket, grab),
+    }
+}
+
+/// Asks the risk service about a user whom it was not asked about in this rain.
+fn check(
+    worker: &Rc<Worker>,
+    session: &Rc<Session>,
+    rain: &Arc<RainView>,
+    bucket: usize,
+    mut grab: Waiting,
+) {
+    let Some(risk) = worker.risk.as_ref().filter(|_| !is_closed(rain)) else {
+        return enqueue(worker, rain, bucket, grab);
+    };
+    let (id, request_id) = (rain.snapshot.rain, grab.request_id);
+    let answer = match risk.ask(id, grab.user()) {
+        AskedRisk::Verdict(verdict) => {
+            grab.doubt = doubt(verdict);
+            return enqueue(worker, rain, bucket, grab);
+        }
+        AskedRisk::NotNow if risk.fails_open() => return enqueue(worker, rain, bucket, grab),
+        AskedRisk::NotNow | AskedRisk::UnderWay => {
+            return worker.reply_grab(session, request_id, id, Outcome::Checking, None);
+        }
+        AskedRisk::Wait(answer) => answer,
+    };
+    let (worker, session, rain, risk) =
+        (worker.clone(), session.clone(), rain.clone(), risk.clone());
+    session.in_flight.set(session.in_flight.get() + 1);
+    worker.in_flight.set(worker.in_flight.get() + 1);
+    tokio::task::spawn_local(async move {
+        match tokio::time::timeout(risk.wait_max(), answer).await {
+            Ok(Ok(verdict)) => {
+                grab.doubt = doubt(verdict);
+                enqueue(&worker, &rain, bucket, grab);
+            }
+            Ok(Err(_)) | Err(_) if risk.fails_open() => enqueue(&worker, &rain, bucket, grab),
+            Ok(Err(_)) | Err(_) => {
+                worker.reply_grab(&session, request_id, id, Outcome::Checking, None)
             }
         }
+        session.finished(&worker);
+        worker.flush_dirty();
+    });
+}
+
+/// The user will most likely tap in this rain: the answer may be there by then.
+pub fn ask_ahead(worker: &Worker, session: &Session, rain: &RainView) {
+    let user = session.user().filter(|_| session.edge().is_none());
+    if let (Some(risk), Some(user)) = (&worker.risk, user) {
+        let _ = risk.ask(rain.snapshot.rain, user.as_str()); // only for the memory
+    }
+}
+
+fn doubt(verdict: Verdict) -> Option<Doubt> {
+    match verdict {
+        Verdict::Allow => None,
+        Verdict::Hold => Some(Doubt::Hold),
+        Verdict::Deny => Some(Doubt::Deny),
+    }
+}
+
+fn enqueue(worker: &Rc<Worker>, rain: &Arc<RainView>, bucket: usize, grab: Waiting) {
+    let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
+    let session = &grab.session;
+    session.in_flight.set(session.in_flight.get() + 1);
+    worker.in_flight.set(worker.in_flight.get() + 1);
+    if let Err(grab) = lane.push(rain, bucket, grab) {
+        let (id, request_id) = (rain.snapshot.rain, grab.request_id);
+        worker.reply_grab(&grab.session, request_id, id, Outcome::Busy, None);
+        grab.session.finished(worker);
+    }
+}
+
+/// Recorded as closed, after every node's clock: nobody can win.
+fn is_closed(rain: &RainView) -> bool {
+    match rain.snapshot.state {
+        State::Created | State::Ready | State::Open | State::Paused => false,
+        State::Closed | State::Refunded | State::Finished => true,
     }
 }
 
 /// Whoever could win must have the rain's key. After the close nobody can, and all may learn what they have won.
 fn has_key(rain: &RainView, key: &[u8]) -> bool {
-    let closed = match rain.snapshot.state {
-        State::Created | State::Ready | State::Open | State::Paused => false,
-        State::Closed | State::Refunded | State::Finished => true,
-    };
     let needed = rain.snapshot.grab_key;
-    closed || needed.is_none_or(|needed| needed.opens_with(key))
+    is_closed(rain) || needed.is_none_or(|needed| needed.opens_with(key))
 }
 
 fn local_answer(
@@ -124,6 +196,7 @@ fn local_answer(
     match session.remembered(rain.snapshot.rain) {
         Some(Remembered::Won(packet)) => return Some((Outcome::AlreadyWon, Some(packet))),
         Some(Remembered::Closed) => return Some((Outcome::Closed, None)),
+        Some(Remembered::Barred) => return Some((Outcome::Barred, None)),
         Some(Remembered::SoldOut) if rain.snapshot.sold_out => {
             return Some((Outcome::SoldOut, None));
         }

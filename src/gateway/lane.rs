@@ -18,7 +18,7 @@ use crate::clock::now_ms;
 use crate::config::{self, GRAB_BATCH_MAX};
 use crate::rain::{Durability, Packet, RainId};
 use crate::store::bucket_of;
-use crate::store::grab::{self, Answer, Gate, Grabbed};
+use crate::store::grab::{self, Answer, Doubt, Gate, Grabbed};
 use crate::store::link::Link;
 use crate::store::node::Peer;
 use crate::store::route::Replicated;
@@ -30,6 +30,7 @@ pub struct Waiting {
     pub session: Rc<Session>,
     /// Whom an edge session grabs for.
     pub named: Option<String>,
+    pub doubt: Option<Doubt>,
     pub request_id: u64,
     pub since: Instant,
 }
@@ -139,7 +140,9 @@ impl Lane {
         let call = |peer: &Peer| {
             fsync.set(peer.fsync);
             let users = batch.waiting.iter().map(Waiting::user);
-            grab::call(&view.keys, &peer.run_id, users)
+            let places = batch.waiting.iter().enumerate();
+            let doubts = places.filter_map(|(place, grab)| Some((place, grab.doubt?)));
+            grab::call(&view.keys, &peer.run_id, users, doubts)
         };
         let replicated = match durability {
             Durability::Memory | Durability::Fsync => None,
@@ -232,6 +235,9 @@ impl Lane {
             (Some(Grabbed::Nothing), Gate::Loading | Gate::NotOpen) => (Outcome::NotOpen, None),
             (Some(Grabbed::Nothing), Gate::Paused) => (Outcome::Paused, None),
             (Some(Grabbed::Nothing), Gate::Closed) => (Outcome::Closed, None),
+            (Some(Grabbed::Nothing), Gate::Open) if grab.doubt == Some(Doubt::Deny) => {
+                (Outcome::Barred, None)
+            }
             (Some(Grabbed::Nothing), Gate::Open) => {
                 let until = now_ms() as u64 + worker.settings.empty_memory.as_millis() as u64;
                 rain.buckets[batch.bucket].remember_empty(epoch, until);
@@ -241,6 +247,7 @@ impl Lane {
         };
         match (packet, outcome) {
             (Some(packet), _) => grab.session.remember_won(id, packet),
+            (None, Outcome::Barred) => grab.session.remember_barred(id),
             (None, Outcome::Closed) => grab.session.remember_closed(id),
             (None, Outcome::SoldOut) => grab.session.remember_sold_out(id),
             (None, Outcome::Missed) => grab.session.remember_empty(id, epoch),

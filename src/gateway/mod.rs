@@ -14,6 +14,8 @@ mod lane;
 mod login;
 /// The rains this gateway knows, and when to tell clients of them.
 mod rains;
+/// An external service is asked about users.
+pub mod risk;
 /// Who has how many sessions.
 mod roll;
 /// Who watches what.
@@ -43,6 +45,7 @@ use crate::config;
 use crate::store::Store;
 use early::Early;
 use rains::Rains;
+use risk::Risk;
 use roll::Roll;
 use token::TokenKeys;
 use worker::{Inputs, Shared, Worker};
@@ -73,6 +76,7 @@ impl Gateway {
     pub fn start(
         settings: &config::Gateway,
         tokens: TokenKeys,
+        risk: Option<Arc<Risk>>,
         store: Arc<Store>,
         tasks: &TaskTracker,
     ) -> Result<Gateway, ListenError> {
@@ -88,6 +92,7 @@ impl Gateway {
             tokens: Arc::new(tokens),
             roll: Roll::new(settings.sessions_per_user),
             early: Early::new(settings),
+            risk,
             rains: rains.clone(),
             store,
             connections: AtomicUsize::new(0),

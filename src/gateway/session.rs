@@ -311,6 +311,8 @@ impl Session {
             let now = crate::clock::now_ms();
             for rain in worker.rains.in_room(&room) {
                 self.send_bytes(worker, &rain.push(rain.phase(now)));
+                // Known before the first tap.
+                admission::ask_ahead(worker, self, &rain);
             }
         }
     }
@@ -332,6 +334,10 @@ impl Session {
         self.remember(rain, Remembered::Closed);
     }
 
+    pub fn remember_barred(&self, rain: RainId) {
+        self.remember(rain, Remembered::Barred);
+    }
+
     pub fn remember_empty(&self, rain: RainId, epoch: u64) {
         self.remember(rain, Remembered::Empty { epoch });
     }
@@ -348,7 +354,7 @@ impl Session {
         // What is final is not replaced by an answer that comes late.
         if matches!(
             self.remembered(rain),
-            Some(Remembered::Won(_) | Remembered::Closed)
+            Some(Remembered::Won(_) | Remembered::Closed | Remembered::Barred)
         ) {
             return;
         }

@@ -15,6 +15,7 @@ use super::early::Early;
 use super::edge::Edges;
 use super::lane::Lane;
 use super::rains::{BucketView, Phase, Push, RainView, Rains};
+use super::risk::Risk;
 use super::roll::{Orders, Roll};
 use super::rooms::Rooms;
 use super::session::Session;
@@ -52,6 +53,7 @@ pub struct Shared {
     pub tokens: Arc<TokenKeys>,
     pub roll: Roll,
     pub early: Early,
+    pub risk: Option<Arc<Risk>>,
     pub rains: Arc<Rains>,
     pub store: Arc<Store>,
     pub connections: AtomicUsize,
@@ -381,7 +383,9 @@ impl Worker {
     ) {
         let retry_after_ms = match outcome {
             Outcome::NotOpen => self.until_opening_ms(rain),
-            Outcome::Paused | Outcome::Busy | Outcome::Retry => self.retry_after_ms(),
+            Outcome::Paused | Outcome::Busy | Outcome::Retry | Outcome::Checking => {
+                self.retry_after_ms()
+            }
             _ => 0,
         };
         self.reply_grab_raw(

@@ -488,7 +488,9 @@ impl Bucket {
         &self,
         users: impl Iterator<Item = &'u str> + Clone,
     ) -> Result<Value, StoreError> {
-        let call = |peer: &Peer| super::grab::call(&self.keys, &peer.run_id, users.clone());
+        let nobody = std::iter::empty;
+        let call =
+            |peer: &Peer| super::grab::call(&self.keys, &peer.run_id, users.clone(), nobody());
         self.route.run(&script::GRAB, call).await
     }
 

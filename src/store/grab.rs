@@ -1,5 +1,7 @@
 //! A batch of grabs in one bucket: the call and the reading of its answer. No I/O.
 
+use std::fmt::Write;
+
 use redis::Cmd;
 
 use super::keys::BucketKeys;
@@ -37,9 +39,38 @@ pub struct Answer<'a> {
 }
 
 /// `run_id` is that of the process the call is sent to.
-pub fn call<'u>(keys: &BucketKeys, run_id: &str, users: impl Iterator<Item = &'u str>) -> Cmd {
-    let mut cmd = script::GRAB.call(&[&keys.gate, &keys.pool, &keys.winners, &keys.claims]);
-    cmd.arg(run_id);
+/// A user whom somebody has doubts about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// May win, but a person decides about the money: the claim goes to the dead letters, with the reason `held`.
+    Hold,
+    /// Wins nothing; is told of what was won before.
+    Deny,
+}
+
+/// `doubts`: by the users' places, from 0.
+pub fn call<'u>(
+    keys: &BucketKeys,
+    run_id: &str,
+    users: impl Iterator<Item = &'u str>,
+    doubts: impl Iterator<Item = (usize, Doubt)>,
+) -> Cmd {
+    let k = keys;
+    let mut cmd = script::GRAB.call(&[&k.gate, &k.pool, &k.winners, &k.claims, &k.dead]);
+    let mut doubts = doubts.peekable();
+    if doubts.peek().is_none() {
+        cmd.arg(run_id);
+    } else {
+        let mut text = run_id.to_owned();
+        for (place, doubt) in doubts {
+            let what = match doubt {
+                Doubt::Hold => 'h',
+                Doubt::Deny => 'd',
+            };
+            let _ = write!(text, " {what}{}", place + 1);
+        }
+        cmd.arg(text);
+    }
     for user in users {
         cmd.arg(user);
     }
