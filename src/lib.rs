@@ -30,6 +30,9 @@ pub mod steward;
 /// The HTTP API of operators.
 pub mod admin;
 
+/// What has to be right, and what to do when it is not.
+pub mod doctor;
+
 /// All roles of one process, started and stopped.
 pub mod serve;
 

@@ -103,6 +103,16 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Calls to Redis nodes that were refused, lost or timed out.",
     ),
     (
+        "hongbao_node_up",
+        "gauge",
+        "1 if the node answered when it was last connected to, 0 if not, by node: its users get RETRY while it is 0.",
+    ),
+    (
+        "hongbao_redirects_total",
+        "counter",
+        "Calls that a node sent on, by kind: moved and ask (Redis Cluster moves slots), wait (it is about to; CLUSTERDOWN, TRYAGAIN, READONLY).",
+    ),
+    (
         "hongbao_repairs_total",
         "counter",
         "Rains whose buckets were compared with the ledger after a node came back as another process or empty.",
@@ -315,6 +325,14 @@ impl Metrics {
 
     pub fn balance_requested(&self, result: &'static str) {
         counter!("hongbao_balance_requests_total", "result" => result).increment(1);
+    }
+
+    pub fn node_up(&self, node: &str, up: bool) {
+        gauge!("hongbao_node_up", "node" => node.to_owned()).set(f64::from(u8::from(up)));
+    }
+
+    pub fn redirected(&self, kind: &'static str) {
+        counter!("hongbao_redirects_total", "kind" => kind).increment(1);
     }
 
     pub fn repaired(&self, report: &crate::steward::repair::Report) {

@@ -6,7 +6,7 @@
 mod support;
 
 use futures_util::StreamExt;
-use hongbao::client::admin::{AdminClient, AdminError, NewRain};
+use hongbao::client::admin::{AdminClient, AdminError, NewRain, NewTopUp};
 use hongbao::crash::POINTS;
 use hongbao::rain::{Cents, PacketId, RainId, State};
 
@@ -18,6 +18,9 @@ use support::server::{Server, new_rain};
 const AT_ONCE: usize = 3;
 const PACKETS: u32 = 60;
 const TOTAL: i64 = 60_000;
+/// Added while people tap where a top-up is to crash; three chunks. Elsewhere the buckets run empty, so that packets are moved.
+const MORE_PACKETS: u32 = 2_500;
+const MORE_TOTAL: i64 = 250_000;
 
 /// A server that may die once; then it is started again, without the crash point.
 struct Mortal {
@@ -72,6 +75,41 @@ impl Mortal {
 
 fn needs_dead_letters(point: &str) -> bool {
     point.starts_with("bury") || point.starts_with("requeue") || point.starts_with("discard")
+}
+
+fn tops_up(point: &str) -> bool {
+    point.starts_with("top_up")
+}
+
+/// What the sponsor has for the rain.
+fn money(point: &str) -> i64 {
+    if tops_up(point) {
+        TOTAL + MORE_TOTAL
+    } else {
+        TOTAL
+    }
+}
+
+/// Asked for until it is answered, and loaded to the last packet.
+async fn top_up(mortal: &mut Mortal, id: RainId) {
+    let more = NewTopUp {
+        packets: MORE_PACKETS,
+        total_cents: Cents(MORE_TOTAL),
+        rule: None,
+        min_cents: None,
+        max_cents: None,
+        key: "more".into(),
+    };
+    let asked = mortal.until("the top-up", async |admin: &AdminClient| {
+        admin.top_up_rain(id, &more).await.map(Some)
+    });
+    assert_eq!(asked.await.top_up, 1);
+    mortal
+        .until("the top-up to be loaded", async |admin: &AdminClient| {
+            let loaded = admin.rain(id).await?.loaded_packets;
+            Ok((loaded == Some(PACKETS + MORE_PACKETS)).then_some(()))
+        })
+        .await;
 }
 
 /// What is still to be done after the claims of this rain have all been buried.
@@ -140,6 +178,48 @@ async fn lock_the_ledger(mortal: &mut Mortal, id: RainId) {
     lock.close().await.unwrap();
 }
 
+fn needs_a_node_that_forgets(point: &str) -> bool {
+    point.starts_with("restore") || point.starts_with("repair")
+}
+
+/// When all wins are paid, the node dies and comes back empty.
+async fn forget_the_node(mortal: &mut Mortal, id: RainId) {
+    let settled = async |admin: &AdminClient| {
+        let live = admin.rain(id).await?.live;
+        Ok(live.filter(|live| live.claims_moving() == 0))
+    };
+    mortal.until("the claims to be settled", settled).await;
+    let node = mortal
+        .server()
+        .data_dir()
+        .join("node-0")
+        .canonicalize()
+        .unwrap();
+    let url = format!("redis+unix://{}/redis.sock", node.display());
+    let client = redis::Client::open(url).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let info: String = redis::cmd("INFO")
+        .arg("server")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let pid = info
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:")?.trim().parse().ok())
+        .unwrap();
+    std::fs::rename(node.join("appendonlydir"), node.join("gone")).unwrap();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(pid),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    eventually("the server to die", async || {
+        mortal.server();
+        (mortal.deaths > 0).then_some(())
+    })
+    .await;
+}
+
 async fn rain_to_its_end(mortal: &mut Mortal, point: &str) -> Result<(), String> {
     // Buckets that run empty one after the other, so that there is something to transfer.
     let new = NewRain {
@@ -154,7 +234,8 @@ async fn rain_to_its_end(mortal: &mut Mortal, point: &str) -> Result<(), String>
         .await;
     mortal
         .until("the deposit", async |admin: &AdminClient| {
-            admin.deposit("acme", Cents(TOTAL), "d").await.map(Some)
+            let money = Cents(money(point));
+            admin.deposit("acme", money, "d").await.map(Some)
         })
         .await;
     let id = mortal
@@ -183,7 +264,13 @@ async fn rain_to_its_end(mortal: &mut Mortal, point: &str) -> Result<(), String>
         return end(mortal, id, people, &[]).await;
     }
     let people = tap(mortal, id);
+    if tops_up(point) {
+        top_up(mortal, id).await;
+    }
     let told = keep_alive(mortal, people).await;
+    if needs_a_node_that_forgets(point) {
+        forget_the_node(mortal, id).await;
+    }
     let discarded = if needs_dead_letters(point) {
         raise_the_dead(mortal, id).await
     } else {
@@ -283,15 +370,19 @@ async fn check(
             discarded.len()
         ));
     }
-    messages_are_right(mortal.server(), paid.iter()).await?;
+    // A node that comes back empty has lost its inboxes, too.
+    if !needs_a_node_that_forgets(mortal.point) {
+        messages_are_right(mortal.server(), paid.iter()).await?;
+    }
     let sponsor = mortal.until("the sponsor's balance", async |admin: &AdminClient| {
         admin.account("sponsor:acme").await.map(Some)
     });
     let back = sponsor.await.balance_cents.0;
     let credited: i64 = paid.values().map(|(_, cents)| cents).sum();
-    if back + credited != TOTAL {
+    let funded = money(mortal.point);
+    if back + credited != funded {
         return Err(format!(
-            "{credited} credited and {back} given back are not {TOTAL}"
+            "{credited} credited and {back} given back are not {funded}"
         ));
     }
     Ok(())

@@ -8,7 +8,7 @@ mod dead_letters;
 pub mod pipeline;
 /// Errors as problem+json.
 mod problem;
-/// Create, list, show, open, close, audit.
+/// Create, list, show, open, top up, close, audit.
 mod rains;
 /// Accept loop with a connection cap and a header time-out.
 mod server;
@@ -60,8 +60,10 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/rains/{id}/open", post(rains::open))
         .route("/rains/{id}/pause", post(rains::pause))
         .route("/rains/{id}/resume", post(rains::resume))
+        .route("/rains/{id}/top-up", post(rains::top_up))
         .route("/rains/{id}/close", post(rains::close))
         .route("/rains/{id}/audit", get(rains::audit))
+        .route("/rains/{id}/repair", post(rains::repair))
         .route("/rains/{id}/winners", get(rains::winners))
         .route("/pipeline", get(pipeline::show))
         .route("/dead-letters", get(dead_letters::list))

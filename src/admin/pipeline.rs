@@ -109,7 +109,7 @@ impl Memory {
         let now = Instant::now();
         let mut seen = HashMap::new();
         let mut settled = HashMap::new();
-        for rain in rains.iter().filter(|rain| rain.loaded) {
+        for rain in rains.iter().filter(|rain| rain.parts.first().loaded) {
             let buckets = admin.store.buckets(rain);
             let mut looks = futures_util::stream::iter(&buckets)
                 .map(look_at)

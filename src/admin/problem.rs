@@ -83,11 +83,14 @@ impl From<LedgerError> for Problem {
             SponsorTooPoor { .. } | EscrowTooPoor { .. } => {
                 Problem::new(409, "not enough money", text)
             }
-            Step { .. } => Problem::new(409, "the rain's state does not allow it", text),
-            RequestKeyReused { .. } => {
+            Step { .. } | Over { .. } => {
+                Problem::new(409, "the rain's state does not allow it", text)
+            }
+            RequestKeyReused { .. } | TopUpKeyReused { .. } => {
                 Problem::new(409, "the key was used for something else", text)
             }
             NotPositive { .. }
+            | TopUp { .. }
             | BatchTooLarge { .. }
             | SponsorName(_)
             | Key(_)

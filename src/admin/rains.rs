@@ -1,4 +1,4 @@
-//! Create, list, show, open, pause, resume, close, audit.
+//! Create, list, show, open, pause, resume, top up, close, audit.
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -48,18 +48,37 @@ pub struct NewRain {
     key: Option<String>,
 }
 
-/// A rain as it is shown. Its seed is not: it tells where the big packets are.
+/// What is added to a rain. Rule and bounds are those of its creation unless they are given.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewTopUp {
+    packets: u32,
+    total_cents: Cents,
+    rule: Option<Rule>,
+    min_cents: Option<Cents>,
+    max_cents: Option<Cents>,
+    /// The caller's own name for this request: the same key tops up once.
+    key: String,
+}
+
+/// A rain as it is shown. Its seeds are not: they tell where the big packets are.
 #[derive(Serialize)]
 pub struct Rain {
     id: RainId,
     title: String,
     room: String,
     sponsor: String,
+    /// Rule and bounds of its creation.
     rule: Rule,
+    /// With all top-ups, as everywhere in the API.
     total_cents: Cents,
     packets: u32,
+    /// Packets that are or have been in their pools for certain.
+    loaded_packets: u32,
     min_cents: Cents,
     max_cents: Cents,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    top_ups: Vec<TopUp>,
     state: RainState,
     sold_out: bool,
     opens_at_ms: Option<i64>,
@@ -77,6 +96,27 @@ pub struct Rain {
     live_problem: Option<String>,
 }
 
+/// One top-up, in the order of their packets. Its money moved by the ledger entry `fund:<rain>:<number>`.
+#[derive(Serialize)]
+pub struct TopUp {
+    number: u32,
+    rule: Rule,
+    total_cents: Cents,
+    packets: u32,
+    min_cents: Cents,
+    max_cents: Cents,
+    loaded: bool,
+}
+
+/// The answer to a top-up.
+#[derive(Serialize)]
+pub struct ToppedUp {
+    /// The number of this top-up among those of the rain.
+    top_up: u32,
+    #[serde(flatten)]
+    rain: Rain,
+}
+
 #[derive(Serialize)]
 pub struct Live {
     #[serde(flatten)]
@@ -87,16 +127,28 @@ pub struct Live {
 
 impl From<rain::Rain> for Rain {
     fn from(rain: rain::Rain) -> Rain {
+        let created = &rain.parts.first().split;
+        let top_up = |(number, part): (u32, &rain::Part)| TopUp {
+            number,
+            rule: part.split.rule.clone(),
+            total_cents: part.split.total,
+            packets: part.split.packets,
+            min_cents: part.split.min,
+            max_cents: part.split.max,
+            loaded: part.loaded,
+        };
         Rain {
+            rule: created.rule.clone(),
+            min_cents: created.min,
+            max_cents: created.max,
+            top_ups: (1..).zip(rain.parts.top_ups()).map(top_up).collect(),
+            total_cents: rain.parts.total(),
+            packets: rain.parts.packets(),
+            loaded_packets: rain.parts.loaded_packets(),
             id: rain.id,
             title: rain.title,
             room: rain.room,
             sponsor: rain.sponsor,
-            rule: rain.split.rule,
-            total_cents: rain.split.total,
-            packets: rain.split.packets,
-            min_cents: rain.split.min,
-            max_cents: rain.split.max,
             state: rain.state,
             sold_out: rain.sold_out,
             opens_at_ms: rain.window.opens_at_ms,
@@ -120,17 +172,22 @@ pub async fn create(
     let Json(new) = body?;
     let (buckets, key) = (new.buckets, new.key.clone());
     let new = checked(&admin, new).await?;
-    let mut seed = [0u8; 32];
-    getrandom::fill(&mut seed)
-        .map_err(|error| Problem::new(500, "no random seed", error.to_string()))?;
+    let seed = fresh_seed()?;
     let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
     let salts = |id| admin.store.salts(id, buckets);
     let rain = admin
         .ledger
-        .create_rain(&new, Seed(seed), now_ms(), key.as_deref(), salts)
+        .create_rain(&new, seed, now_ms(), key.as_deref(), salts)
         .await?;
     crate::crash::point("create.recorded");
     Ok((StatusCode::CREATED, Json(rain.into())))
+}
+
+fn fresh_seed() -> Result<Seed, Problem> {
+    let mut seed = [0u8; 32];
+    getrandom::fill(&mut seed)
+        .map_err(|error| Problem::new(500, "no random seed", error.to_string()))?;
+    Ok(Seed(seed))
 }
 
 /// Refuses a rain whose numbers cannot work.
@@ -317,6 +374,33 @@ pub async fn resume(State(admin): Shared, Path(id): Path<String>) -> Result<Json
     carried_out(&admin, rain).await
 }
 
+/// Funds more packets. The steward loads them from its next round on, as it does with a new rain: ten million take a while.
+pub async fn top_up(
+    State(admin): Shared,
+    Path(id): Path<String>,
+    body: Result<Json<NewTopUp>, JsonRejection>,
+) -> Result<(StatusCode, Json<ToppedUp>), Problem> {
+    let Json(new) = body?;
+    let rain = find(&admin, &id).await?;
+    let top_up = rain::TopUp {
+        packets: new.packets,
+        total: new.total_cents,
+        rule: new.rule,
+        min: new.min_cents,
+        max: new.max_cents,
+    };
+    let done = admin
+        .ledger
+        .top_up(rain.id, &top_up, fresh_seed()?, now_ms(), &new.key)
+        .await?;
+    crate::crash::point("top_up.recorded");
+    let shown = ToppedUp {
+        top_up: done.number,
+        rain: done.rain.into(),
+    };
+    Ok((StatusCode::CREATED, Json(shown)))
+}
+
 /// Closes every gate now and refunds what is left.
 pub async fn close(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
     let rain = find(&admin, &id).await?;
@@ -339,6 +423,27 @@ pub async fn audit(State(admin): Shared, Path(id): Path<String>) -> Result<Json<
     Ok(Json(
         crate::steward::audit::audit(&admin.store, &admin.ledger, &rain).await?,
     ))
+}
+
+/// What a repair did; null when nothing was to be repaired.
+#[derive(Serialize)]
+pub struct Repaired {
+    repaired: Option<crate::steward::repair::Report>,
+}
+
+/// Compares buckets whose node came back as another process, or empty, with the ledger. The steward does it by itself; this does it now.
+pub async fn repair(
+    State(admin): Shared,
+    Path(id): Path<String>,
+) -> Result<Json<Repaired>, Problem> {
+    let rain = find(&admin, &id).await?;
+    if rain.state == rain::State::Finished {
+        let problem =
+            format!("rain {id} is finished: its keys expire, and the ledger has all of it");
+        return Err(Problem::new(409, "nothing to repair", &problem));
+    }
+    let repaired = admin.steward.repair(&rain).await?;
+    Ok(Json(Repaired { repaired }))
 }
 
 #[derive(Deserialize)]

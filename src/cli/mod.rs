@@ -4,6 +4,8 @@
 
 /// A whole rain, shown.
 mod demo;
+/// What is wrong here, and what to do.
+mod doctor;
 /// Commands that speak to the admin API.
 mod remote;
 
@@ -50,7 +52,7 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         roles: Vec<String>,
     },
-    /// Create, list, show, open and close rains
+    /// Create, list, show, open, top up and close rains
     #[command(subcommand)]
     Rain(remote::RainCommand),
     /// Sponsors' accounts and deposits
@@ -64,6 +66,18 @@ enum Command {
         rain: hongbao::rain::RainId,
         #[command(flatten)]
         server: remote::ServerFlags,
+    },
+    /// Compare what a restarted, promoted or emptied node holds of a rain with the ledger, and put back what it lost
+    Repair {
+        rain: hongbao::rain::RainId,
+        #[command(flatten)]
+        server: remote::ServerFlags,
+    },
+    /// Look at nodes, ledger and machine, and say what is wrong and what to do
+    Doctor {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Make a session token for a user, with the secret in the data directory
     Token {
@@ -101,6 +115,12 @@ pub fn run() -> ExitCode {
         }),
         Command::Audit { rain, server } => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::audit(&settings, rain, &server))
+        }),
+        Command::Repair { rain, server } => with_settings(&cli.settings, None, |settings| {
+            in_runtime(remote::repair(&settings, rain, &server))
+        }),
+        Command::Doctor { json } => with_settings(&cli.settings, None, |settings| {
+            in_runtime(doctor::doctor(settings, json))
         }),
         Command::Dead(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::dead(&settings, command))

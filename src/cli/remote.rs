@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use hongbao::client::admin::{AdminClient, DeadLetter, NewRain, Rain};
+use hongbao::client::admin::{AdminClient, DeadLetter, NewRain, NewTopUp, Rain};
 use hongbao::config::Settings;
 use hongbao::rain::split::{Rule, Tier};
 use hongbao::rain::{Cents, Durability, PacketId, RainId};
@@ -47,6 +47,8 @@ pub enum RainCommand {
         #[command(flatten)]
         server: ServerFlags,
     },
+    /// Add packets and money to a rain that is not closed, also while it falls
+    TopUp(TopUpFlags),
     /// Close it now and refund what is left
     Close {
         rain: RainId,
@@ -104,6 +106,34 @@ pub struct CreateFlags {
     /// Your own name for this request: the same key makes one rain
     #[arg(long)]
     key: Option<String>,
+    #[command(flatten)]
+    server: ServerFlags,
+}
+
+#[derive(Args)]
+pub struct TopUpFlags {
+    rain: RainId,
+    /// Money to add, like 10000.00: the rain's sponsor pays
+    #[arg(long)]
+    total: Cents,
+    /// How many packets it becomes (a prize table says it itself)
+    #[arg(long, required_unless_present = "tier")]
+    packets: Option<u32>,
+    /// even, double_mean or line_cut [default: as the rain was created]
+    #[arg(long, value_parser = parse_rule)]
+    rule: Option<Rule>,
+    /// A row of a prize table, COUNTxAMOUNT like 100x8.88; may be repeated, and replaces --rule and --packets
+    #[arg(long, value_parser = parse_tier, conflicts_with_all = ["packets", "rule"])]
+    tier: Vec<Tier>,
+    /// Smallest packet [default: as the rain was created]
+    #[arg(long)]
+    min: Option<Cents>,
+    /// Largest packet [default: as the rain was created]
+    #[arg(long)]
+    max: Option<Cents>,
+    /// Your own name for this request: the same key tops up once
+    #[arg(long)]
+    key: String,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -261,6 +291,17 @@ pub async fn rain(settings: &Settings, command: RainCommand) -> anyhow::Result<E
             &server.connect(settings)?.open_rain(rain).await?,
             server.json,
         )?,
+        RainCommand::TopUp(flags) => {
+            let (rain, json) = (flags.rain, flags.server.json);
+            let server = flags.server.connect(settings)?;
+            let done = server.top_up_rain(rain, &new_top_up(flags)).await?;
+            if json {
+                println!("{}", serde_json::to_string_pretty(&done)?);
+            } else {
+                println!("top-up    {}", done.top_up);
+                show_rain(&done.rain, false)?;
+            }
+        }
         RainCommand::Close { rain, server } => show_rain(
             &server.connect(settings)?.close_rain(rain).await?,
             server.json,
@@ -269,15 +310,33 @@ pub async fn rain(settings: &Settings, command: RainCommand) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
+/// A prize table says how many packets it has.
+fn packets_of(packets: Option<u32>, tiers: &[Tier]) -> u32 {
+    if tiers.is_empty() {
+        return packets.unwrap_or_default();
+    }
+    tiers
+        .iter()
+        .fold(0u32, |sum, tier| sum.saturating_add(tier.count))
+}
+
+fn new_top_up(flags: TopUpFlags) -> NewTopUp {
+    NewTopUp {
+        packets: packets_of(flags.packets, &flags.tier),
+        total_cents: flags.total,
+        rule: if flags.tier.is_empty() {
+            flags.rule
+        } else {
+            Some(Rule::Tiers(flags.tier))
+        },
+        min_cents: flags.min,
+        max_cents: flags.max,
+        key: flags.key,
+    }
+}
+
 fn new_rain(flags: CreateFlags) -> NewRain {
-    let packets = if flags.tier.is_empty() {
-        flags.packets.unwrap_or_default()
-    } else {
-        flags
-            .tier
-            .iter()
-            .fold(0u32, |sum, tier| sum.saturating_add(tier.count))
-    };
+    let packets = packets_of(flags.packets, &flags.tier);
     NewRain {
         title: flags.title,
         room: flags.room,
@@ -341,6 +400,13 @@ fn show_rain(rain: &Rain, json: bool) -> anyhow::Result<()> {
         rain.packets.unwrap_or_default(),
         rain.total_cents.unwrap_or_default()
     );
+    for top_up in &rain.top_ups {
+        let on_its_way = if top_up.loaded { "" } else { ", being loaded" };
+        println!(
+            "          of them {} worth {} by top-up {}{on_its_way}",
+            top_up.packets, top_up.total_cents, top_up.number
+        );
+    }
     println!("opens     {}", ms(rain.opens_at_ms));
     println!("closes    {}", ms(rain.closes_at_ms));
     if let Some(live) = &rain.live {
@@ -437,6 +503,40 @@ pub async fn audit(
     } else {
         ExitCode::from(1)
     })
+}
+
+/// Exit code 0 if all paid wins stand again, 1 if a person has to look.
+pub async fn repair(
+    settings: &Settings,
+    rain: RainId,
+    flags: &ServerFlags,
+) -> anyhow::Result<ExitCode> {
+    let repair = flags.connect(settings)?.repair(rain).await?;
+    if flags.json {
+        println!("{}", serde_json::to_string_pretty(&repair)?);
+    } else if let Some(repair) = &repair {
+        println!("buckets           {:?}", repair.buckets);
+        println!("wins restored     {}", repair.wins_restored);
+        println!(
+            "packets removed   {} (won, yet in a pool)",
+            repair.packets_removed
+        );
+        println!(
+            "packets returned  {} (were nowhere)",
+            repair.packets_returned
+        );
+        println!("not restored      {}", repair.not_restored_total);
+        for win in &repair.not_restored {
+            println!(
+                "packet {} of user {}: {}",
+                win.packet_id, win.user, win.reason
+            );
+        }
+    } else {
+        println!("nothing to repair: every bucket is held by the process that loaded it");
+    }
+    let whole = repair.is_none_or(|repair| repair.not_restored_total == 0);
+    Ok(ExitCode::from(u8::from(!whole)))
 }
 
 pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<ExitCode> {

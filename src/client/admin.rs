@@ -86,6 +86,21 @@ pub struct NewRain {
     pub key: Option<String>,
 }
 
+/// Packets and money for a rain that exists. What is `None` is as it was when the rain was created.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NewTopUp {
+    pub packets: u32,
+    pub total_cents: Cents,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Rule>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_cents: Option<Cents>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_cents: Option<Cents>,
+    /// The caller's own name for this request: the same key tops up once.
+    pub key: String,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// Like `sponsor:demo`.
@@ -101,10 +116,18 @@ pub struct Rain {
     pub title: String,
     #[serde(default)]
     pub room: String,
+    /// With all top-ups.
     #[serde(default)]
     pub packets: Option<u32>,
     #[serde(default)]
     pub total_cents: Option<Cents>,
+    /// How many of them are or have been in their pools.
+    #[serde(default)]
+    pub loaded_packets: Option<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top_ups: Vec<TopUp>,
+    #[serde(default)]
+    pub sold_out: bool,
     #[serde(default)]
     pub rule: Option<Rule>,
     #[serde(default)]
@@ -119,6 +142,26 @@ pub struct Rain {
     /// Only where one rain was asked for.
     #[serde(default)]
     pub live: Option<Live>,
+}
+
+/// What a rain was given after its creation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TopUp {
+    /// Counted within the rain, from 1.
+    pub number: u32,
+    pub packets: u32,
+    pub total_cents: Cents,
+    pub rule: Rule,
+    pub loaded: bool,
+}
+
+/// The answer to a top-up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToppedUp {
+    /// The number of this top-up among those of the rain.
+    pub top_up: u32,
+    #[serde(flatten)]
+    pub rain: Rain,
 }
 
 /// Where the packets of a rain are at this moment. Counts of packets and claims.
@@ -139,6 +182,25 @@ impl Live {
     pub fn claims_moving(&self) -> u64 {
         self.claims_waiting + self.leased + self.retrying
     }
+}
+
+/// What a repair found and did, see `hongbao::steward::repair`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repair {
+    pub buckets: Vec<usize>,
+    pub wins_restored: u64,
+    pub packets_removed: u64,
+    pub packets_returned: u64,
+    pub not_restored_total: u64,
+    pub not_restored: Vec<NotRestored>,
+}
+
+/// A paid win that could not be put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotRestored {
+    pub user: UserId,
+    pub packet_id: PacketId,
+    pub reason: String,
 }
 
 /// The verdict on a rain.
@@ -308,6 +370,12 @@ impl AdminClient {
             .await
     }
 
+    /// Adds packets and money to a rain that is not closed. Repeating it with the same key changes nothing.
+    pub async fn top_up_rain(&self, id: RainId, top_up: &NewTopUp) -> Result<ToppedUp, AdminError> {
+        self.post(&["rains", &id.to_string(), "top-up"], json!(top_up))
+            .await
+    }
+
     /// Closes every gate and refunds what is left.
     pub async fn close_rain(&self, id: RainId) -> Result<Rain, AdminError> {
         let path = ["rains", &id.to_string(), "close"];
@@ -318,6 +386,18 @@ impl AdminClient {
     pub async fn audit(&self, id: RainId) -> Result<Audit, AdminError> {
         let path = ["rains", &id.to_string(), "audit"];
         self.call(Method::GET, &path, &[], None, LONG_CALL).await
+    }
+
+    /// Compares suspect buckets with the ledger now; `None` when none was suspect.
+    pub async fn repair(&self, id: RainId) -> Result<Option<Repair>, AdminError> {
+        #[derive(Deserialize)]
+        struct Repaired {
+            repaired: Option<Repair>,
+        }
+        let path = ["rains", &id.to_string(), "repair"];
+        let body = Some(json!({}));
+        let answer: Repaired = self.call(Method::POST, &path, &[], body, LONG_CALL).await?;
+        Ok(answer.repaired)
     }
 
     /// One page of credited winners by packet id, those after `after`. `limit`: 1 to 1000.

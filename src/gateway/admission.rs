@@ -1,7 +1,7 @@
 //! What happens to a grab before it goes to Redis: most taps of a rain are answered here.
 //!
 //! A local answer must be one that Redis would give (promises P2 and P7). `Won` and `Closed` are final. `SOLD_OUT` is answered here only if Redis said
-//! *nothing* when the rain was sold out already: from then on nobody wins. *Empty* is remembered with the gate's epoch for a short while
+//! *nothing* when the rain was sold out already, and its record has not changed since: until a top-up nobody wins. *Empty* is remembered with the gate's epoch for a short while
 //! (`gateway.empty_memory_ms`): packets that were moved in meanwhile are missed for so long at most, and `MISSED` never ends anybody's
 //! tapping. A session that does not know its user's outcome always asks, even when the rain is over: its user may have won and lost the reply.
 
@@ -33,8 +33,10 @@ pub enum Remembered {
     Closed,
     /// The risk service does not let the user win, and the user had no packet.
     Barred,
-    /// Every bucket was known to be empty when Redis said that the user had no packet.
-    SoldOut,
+    /// The rain was known to be sold out, in this version, when Redis said that the user had no packet.
+    SoldOut {
+        version: i64,
+    },
     /// The bucket was empty in this epoch and the user had no packet.
     Empty {
         epoch: u64,
@@ -197,7 +199,10 @@ fn local_answer(
         Some(Remembered::Won(packet)) => return Some((Outcome::AlreadyWon, Some(packet))),
         Some(Remembered::Closed) => return Some((Outcome::Closed, None)),
         Some(Remembered::Barred) => return Some((Outcome::Barred, None)),
-        Some(Remembered::SoldOut) if rain.snapshot.sold_out => {
+        // In a later version it may be sold out once more: the user may have won what came in between.
+        Some(Remembered::SoldOut { version })
+            if rain.snapshot.sold_out && rain.snapshot.version == version =>
+        {
             return Some((Outcome::SoldOut, None));
         }
         // A rain that is sold out since then is asked once more: the user may have won elsewhere before it was.
@@ -206,7 +211,7 @@ fn local_answer(
         {
             return Some((Outcome::Missed, None));
         }
-        Some(Remembered::SoldOut | Remembered::Empty { .. }) | None => {}
+        Some(Remembered::SoldOut { .. } | Remembered::Empty { .. }) | None => {}
     }
     let early = match (rain.snapshot.state, rain.snapshot.opens_at_ms) {
         (State::Created | State::Ready, Some(opens)) => now + CLOCK_SLACK_MS < opens,

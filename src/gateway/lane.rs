@@ -241,7 +241,6 @@ impl Lane {
             (Some(Grabbed::Nothing), Gate::Open) => {
                 let until = now_ms() as u64 + worker.settings.empty_memory.as_millis() as u64;
                 rain.buckets[batch.bucket].remember_empty(epoch, until);
-                // `rain` is the view from before the batch was sent: if it was sold out then, nobody has won since.
                 (worker.nothing_left(rain), None)
             }
         };
@@ -249,7 +248,7 @@ impl Lane {
             (Some(packet), _) => grab.session.remember_won(id, packet),
             (None, Outcome::Barred) => grab.session.remember_barred(id),
             (None, Outcome::Closed) => grab.session.remember_closed(id),
-            (None, Outcome::SoldOut) => grab.session.remember_sold_out(id),
+            (None, Outcome::SoldOut) => grab.session.remember_sold_out(id, rain.snapshot.version),
             (None, Outcome::Missed) => grab.session.remember_empty(id, epoch),
             (None, _) => grab.session.forget(id),
         }

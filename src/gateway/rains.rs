@@ -44,6 +44,11 @@ impl BucketView {
         }
     }
 
+    /// The rain's record has changed: packets may have come.
+    fn forget_empty(&self) {
+        self.empty_until_ms.store(0, Ordering::Relaxed);
+    }
+
     pub fn remember_epoch(&self, epoch: u64) {
         if self.epoch.fetch_max(epoch, Ordering::Relaxed) < epoch {
             self.empty_until_ms.store(0, Ordering::Relaxed);
@@ -208,7 +213,7 @@ impl Rains {
         Ok(self.get(rain))
     }
 
-    /// Takes in a snapshot unless a newer one is known. The buckets' memory is kept as long as the buckets stay.
+    /// Takes in a snapshot unless a newer one is known. The buckets' epochs are kept as long as the buckets stay.
     fn put(&self, snapshot: Snapshot) {
         let fresh = Arc::new(RainView::new(snapshot));
         self.views.rcu(|views| {
@@ -216,10 +221,13 @@ impl Rains {
             let id = fresh.snapshot.rain;
             let view = match views.get(&id) {
                 Some(known) if known.snapshot.version >= fresh.snapshot.version => return views,
-                Some(known) if known.snapshot.salts == fresh.snapshot.salts => Arc::new(RainView {
-                    snapshot: fresh.snapshot.clone(),
-                    buckets: known.buckets.clone(),
-                }),
+                Some(known) if known.snapshot.salts == fresh.snapshot.salts => {
+                    known.buckets.iter().for_each(BucketView::forget_empty);
+                    Arc::new(RainView {
+                        snapshot: fresh.snapshot.clone(),
+                        buckets: known.buckets.clone(),
+                    })
+                }
                 _ => fresh.clone(),
             };
             views.insert(id, view);
@@ -304,8 +312,9 @@ impl Rains {
             let before = told.insert(*id, (phase, sold_out));
             let room: Arc<str> = view.snapshot.room.as_str().into();
             let mut frames = vec![];
-            // What was over when this gateway first heard of it is no news.
-            if before.is_none_or(|(before, _)| before != phase)
+            // What was over when this gateway first heard of it is no news. Who was told that all is gone is told that it falls again.
+            let topped_up = phase == Phase::Open && !sold_out;
+            if before.is_none_or(|(before, gone)| before != phase || (gone && topped_up))
                 && (before.is_some() || phase != Phase::Closed)
             {
                 frames.push(view.push(phase));

@@ -342,8 +342,8 @@ impl Session {
         self.remember(rain, Remembered::Empty { epoch });
     }
 
-    pub fn remember_sold_out(&self, rain: RainId) {
-        self.remember(rain, Remembered::SoldOut);
+    pub fn remember_sold_out(&self, rain: RainId, version: i64) {
+        self.remember(rain, Remembered::SoldOut { version });
     }
 
     fn remember(&self, rain: RainId, what: Remembered) {

@@ -364,9 +364,15 @@ impl Worker {
         }
     }
 
-    /// What to say when the user's bucket is empty: `SOLD_OUT` only when all are, and nothing is under way between them.
+    /// What to say when the user's bucket is empty: `SOLD_OUT` only when every packet has been won. An empty bucket alone does not tell, even
+    /// where it is the only one: a top-up may be on its way into it.
+    ///
+    /// `rain` is the view from before the grab was sent: if the rain was sold out then and still is, nobody has won in between.
     pub fn nothing_left(&self, rain: &RainView) -> Outcome {
-        if rain.snapshot.sold_out || rain.buckets.len() == 1 {
+        let (id, version) = (rain.snapshot.rain, rain.snapshot.version);
+        let now = self.rains.get(id);
+        let unchanged = now.is_some_and(|now| now.snapshot.version == version);
+        if rain.snapshot.sold_out && unchanged {
             Outcome::SoldOut
         } else {
             Outcome::Missed

@@ -1,4 +1,4 @@
-use crate::rain::{Cents, RainId, StepError};
+use crate::rain::{Cents, RainId, StepError, TopUpError};
 
 /// Why the ledger did not do what it was asked to.
 ///
@@ -70,11 +70,12 @@ pub enum LedgerError {
     #[error("sponsor {0} has no account: open it and deposit money first")]
     NoSponsor(String),
     #[error(
-        "sponsor {sponsor} has {balance}, which does not pay for a rain of {needed}: deposit more first"
+        "sponsor {sponsor} has {balance}, which does not pay for {what} of {needed}: deposit more first"
     )]
     SponsorTooPoor {
         sponsor: String,
         balance: Cents,
+        what: &'static str,
         needed: Cents,
     },
     #[error("rain {0} does not exist")]
@@ -93,6 +94,22 @@ pub enum LedgerError {
     },
     #[error("key {key:?} made rain {rain} from another request: use a new key for a new rain")]
     RequestKeyReused { key: String, rain: RainId },
+    #[error("rain {rain}: {source}")]
+    TopUp {
+        rain: RainId,
+        #[source]
+        source: TopUpError,
+    },
+    #[error("rain {rain} closed at {closes_at_ms} ms: it cannot be topped up any more")]
+    Over { rain: RainId, closes_at_ms: i64 },
+    #[error(
+        "key {key:?} made top-up {number} of rain {rain} from another request: use a new key for a new top-up"
+    )]
+    TopUpKeyReused {
+        key: String,
+        rain: RainId,
+        number: u32,
+    },
 }
 
 impl LedgerError {
@@ -108,6 +125,7 @@ impl LedgerError {
             AccountName(_) | Cursor(_) => false,
             NoSponsor(_) | SponsorTooPoor { .. } | NoRain(_) | Step { .. } => false,
             EscrowTooPoor { .. } | RequestKeyReused { .. } => false,
+            TopUp { .. } | Over { .. } | TopUpKeyReused { .. } => false,
         }
     }
 

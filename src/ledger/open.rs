@@ -54,6 +54,49 @@ pub(super) async fn open(url: &str, settings: &LedgerSettings) -> Result<Db, Led
     })
 }
 
+/// The database at `url` as it is, for people: nothing is made or changed there.
+pub async fn look(url: &str) -> Result<String, LedgerError> {
+    let opening = |source| LedgerError::Open {
+        shown: without_password(url),
+        source,
+    };
+    let limit = Duration::from_millis(CONNECT_MS_MAX);
+    let late = |_| opening(sqlx::Error::PoolTimedOut);
+    if let Some(path) = url.strip_prefix("sqlite:") {
+        let path = Path::new(path.strip_prefix("//").unwrap_or(path));
+        if !path.exists() {
+            return Ok("SQLite, made at the first start".into());
+        }
+        let options = SqliteConnectOptions::new().filename(path).read_only(true);
+        let look = async {
+            let mut connection = options.connect().await?;
+            let version: String = sqlx::query_scalar("SELECT sqlite_version()")
+                .fetch_one(&mut connection)
+                .await?;
+            Ok(format!("SQLite {version}"))
+        };
+        return tokio::time::timeout(limit, look)
+            .await
+            .map_err(late)?
+            .map_err(opening);
+    }
+    let options = PgConnectOptions::from_str(url).map_err(opening)?;
+    let look = async {
+        let mut connection = options.connect().await?;
+        let version: String = sqlx::query_scalar("SHOW server_version")
+            .fetch_one(&mut connection)
+            .await?;
+        let durable: String = sqlx::query_scalar("SHOW fsync")
+            .fetch_one(&mut connection)
+            .await?;
+        Ok(format!("PostgreSQL {version}, fsync {durable}"))
+    };
+    tokio::time::timeout(limit, look)
+        .await
+        .map_err(late)?
+        .map_err(opening)
+}
+
 async fn open_sqlite(path: &Path, url: &str, settings: &LedgerSettings) -> Result<Db, LedgerError> {
     let shown = url.to_owned();
     create_private(path).map_err(|e| LedgerError::Open {

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use crate::rain::split::Seed;
-use crate::rain::{NewRain, Rain, RainId, State, Step, Window};
+use crate::rain::{Cents, NewRain, Part, Parts, Rain, RainId, State, Step, Window};
 
 use super::accounts::{AccountName, checked_key};
 use super::db::{Row, Tx};
@@ -9,21 +9,28 @@ use super::entry::{Entry, Kind, Recorded};
 use super::error::LedgerError;
 use super::{Ledger, page_rows};
 
-/// The columns of a rain, in the order in which `read_rain` takes them.
-macro_rules! select_rain {
-    ($rest:literal) => {
+/// Rains with all their parts, in one statement and so of one instant: a row for each top-up, or one for a rain without, in the columns
+/// that `read_rains` takes. `$rains` is the table or a choice from it, `$order` must keep the rows of a rain together.
+macro_rules! select_rains {
+    ($rains:literal, $order:literal) => {
         concat!(
-            "SELECT id, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms, durability, refund_after_ms,
-                    state, loaded, sold_out, version, created_at_ms, key_required
-             FROM rains ",
-            $rest
+            "SELECT r.id, r.title, r.room, r.sponsor, r.split, r.seed, r.salts, r.opens_at_ms, r.duration_ms, r.durability,
+                    r.refund_after_ms, r.state, r.loaded, r.sold_out, r.version, r.created_at_ms, t.split, t.seed, t.loaded,
+                    r.key_required
+             FROM ",
+            $rains,
+            " AS r LEFT JOIN top_ups AS t ON t.rain_id = r.id ORDER BY ",
+            $order,
+            ", t.number"
         )
     };
 }
 
+const ONE_RAIN: &str = select_rains!("(SELECT * FROM rains WHERE id = $1)", "r.id");
+
 /// Another process may change a rain between our look at it and our write. Each time it does, the rain has moved on; its life has
 /// seven states, so more tries than this mean that something else is wrong.
-const STEP_TRIES_MAX: u32 = 20;
+pub(super) const CHANGE_TRIES_MAX: u32 = 20;
 
 impl Ledger {
     /// Records a rain, opens its escrow account and moves the total into it from the sponsor, all or nothing.
@@ -58,24 +65,26 @@ impl Ledger {
             }
             Err(refused @ LedgerError::Refused { .. }) => {
                 tx.roll_back().await;
-                Err(self.why_not_funded(new, &sponsor).await?.unwrap_or(refused))
+                let why = self.why_not_funded(&new.sponsor, "a rain", new.split.total);
+                Err(why.await?.unwrap_or(refused))
             }
             Err(other) => Err(other),
         }
     }
 
-    async fn why_not_funded(
+    pub(super) async fn why_not_funded(
         &self,
-        new: &NewRain,
-        sponsor: &AccountName,
+        sponsor: &str,
+        what: &'static str,
+        needed: Cents,
     ) -> Result<Option<LedgerError>, LedgerError> {
-        let needed = new.split.total;
-        let name = new.sponsor.clone();
-        Ok(match self.account(sponsor).await? {
+        let name = sponsor.to_owned();
+        Ok(match self.account(&AccountName::sponsor(sponsor)?).await? {
             None => Some(LedgerError::NoSponsor(name)),
             Some(account) if account.balance < needed => Some(LedgerError::SponsorTooPoor {
                 sponsor: name,
                 balance: account.balance,
+                what,
                 needed,
             }),
             Some(_) => None,
@@ -83,17 +92,19 @@ impl Ledger {
     }
 
     pub async fn rain(&self, id: RainId) -> Result<Rain, LedgerError> {
-        let sql = select_rain!("WHERE id = $1");
-        let row = self
+        let rows = self
             .db
-            .row("reading a rain", sql, vec![sql_rain(id).into()])
+            .rows("reading a rain", ONE_RAIN, vec![sql_rain(id).into()])
             .await?;
-        read_rain(&row.ok_or(LedgerError::NoRain(id))?)
+        read_rains(&rows)?.pop().ok_or(LedgerError::NoRain(id))
     }
 
     /// Newest first; `after` is the last rain of the page before.
     pub async fn rains(&self, after: Option<RainId>, limit: u32) -> Result<Vec<Rain>, LedgerError> {
-        let sql = select_rain!("WHERE id < $1 ORDER BY id DESC LIMIT $2");
+        let sql = select_rains!(
+            "(SELECT * FROM rains WHERE id < $1 ORDER BY id DESC LIMIT $2)",
+            "r.id DESC"
+        );
         let below = after.map_or(i64::MAX, sql_rain);
         let rows = self
             .db
@@ -103,23 +114,24 @@ impl Ledger {
                 vec![below.into(), page_rows(limit).into()],
             )
             .await?;
-        rows.iter().map(read_rain).collect()
+        read_rains(&rows)
     }
 
     /// Every rain that somebody still has to work on, oldest first.
     pub async fn unfinished_rains(&self) -> Result<Vec<Rain>, LedgerError> {
-        let sql = select_rain!("WHERE state <> 'finished' ORDER BY id");
+        let sql = select_rains!("(SELECT * FROM rains WHERE state <> 'finished')", "r.id");
         let rows = self
             .db
             .rows("listing unfinished rains", sql, vec![])
             .await?;
-        rows.iter().map(read_rain).collect()
+        read_rains(&rows)
     }
 
     /// Takes a rain from one state to the next and returns it as it then is. A step that has been taken already changes nothing, not
     /// even the version; a step that the rain's state does not allow is `LedgerError::Step`.
     ///
-    /// Not for `Step::Refund`, which moves money: that is `Ledger::refund`, and is refused here.
+    /// `Step::Load` records the packets of the creation; for those of top-ups there is `Ledger::loaded`. Not for `Step::Refund` and
+    /// `Step::TopUp`, which move money: those are `Ledger::refund` and `Ledger::top_up`, and are refused here.
     pub async fn step(&self, id: RainId, step: Step) -> Result<Rain, LedgerError> {
         self.change(id, step, |window| window).await
     }
@@ -158,11 +170,19 @@ impl Ledger {
         self.update(id, sql, vec![sql_rain(id).into()]).await
     }
 
-    /// Records whether all pools were seen empty.
-    pub async fn set_sold_out(&self, id: RainId, sold_out: bool) -> Result<Rain, LedgerError> {
-        let sql = "UPDATE rains SET sold_out = $2, version = version + 1 WHERE id = $1 AND sold_out <> $2";
-        let values = vec![sql_rain(id).into(), i64::from(sold_out).into()];
+    /// Records that all packets were seen won by somebody who knew the rain as `version`. If it has changed since, that may have been a
+    /// top-up, and nothing is recorded.
+    pub async fn set_sold_out_if(&self, id: RainId, version: i64) -> Result<Rain, LedgerError> {
+        let sql = "UPDATE rains SET sold_out = 1, version = version + 1 WHERE id = $1 AND version = $2 AND sold_out = 0";
+        let values = vec![sql_rain(id).into(), version.into()];
         self.update(id, sql, values).await
+    }
+
+    /// Records that packets have come back: a node that had forgotten them was repaired.
+    pub async fn set_not_sold_out(&self, id: RainId) -> Result<Rain, LedgerError> {
+        let sql =
+            "UPDATE rains SET sold_out = 0, version = version + 1 WHERE id = $1 AND sold_out <> 0";
+        self.update(id, sql, vec![sql_rain(id).into()]).await
     }
 
     /// A change that is no step. One that has been made already changes nothing.
@@ -187,9 +207,11 @@ impl Ledger {
     ) -> Result<Rain, LedgerError> {
         let mut tx = self.db.begin("changing the state of a rain").await?;
         let changed = match step {
-            Step::Refund => Err(LedgerError::Broken {
-                doing: "taking a refund without its money",
-                source: sqlx::Error::InvalidArgument("call Ledger::refund".into()),
+            Step::Refund | Step::TopUp => Err(LedgerError::Broken {
+                doing: "taking a step without its money",
+                source: sqlx::Error::InvalidArgument(
+                    "call Ledger::refund or Ledger::top_up".into(),
+                ),
             }),
             Step::Load | Step::Open | Step::Pause | Step::Resume | Step::Close | Step::Finish => {
                 tx.step(id, step, window).await
@@ -302,10 +324,8 @@ impl Tx {
     }
 
     pub(super) async fn rain(&mut self, id: RainId) -> Result<Rain, LedgerError> {
-        let row = self
-            .row(select_rain!("WHERE id = $1"), vec![sql_rain(id).into()])
-            .await?;
-        read_rain(&row.ok_or(LedgerError::NoRain(id))?)
+        let rows = self.rows(ONE_RAIN, vec![sql_rain(id).into()]).await?;
+        read_rains(&rows)?.pop().ok_or(LedgerError::NoRain(id))
     }
 
     /// Takes the step if nobody else has changed the rain since we looked at it, and looks again if somebody has: the version is the
@@ -316,7 +336,7 @@ impl Tx {
         step: Step,
         window: impl Fn(Window) -> Window,
     ) -> Result<Stepped, LedgerError> {
-        for _ in 0..STEP_TRIES_MAX {
+        for _ in 0..CHANGE_TRIES_MAX {
             let mut rain = self.rain(id).await?;
             let state = rain
                 .state
@@ -328,7 +348,7 @@ impl Tx {
             let sql = "UPDATE rains SET state = $3, opens_at_ms = $4, duration_ms = $5, loaded = $6, version = version + 1
                        WHERE id = $1 AND version = $2";
             let window = window(rain.window);
-            let loaded = rain.loaded || step == Step::Load;
+            let loaded = rain.parts.first().loaded || step == Step::Load;
             let values = vec![
                 sql_rain(id).into(),
                 rain.version.into(),
@@ -338,7 +358,7 @@ impl Tx {
                 i64::from(loaded).into(),
             ];
             if self.execute(sql, values).await? == 1 {
-                rain.loaded = loaded;
+                rain.parts.first_mut().loaded = loaded;
                 (rain.state, rain.window, rain.version) = (state, window, rain.version + 1);
                 return Ok(Stepped { rain, new: true });
             }
@@ -359,7 +379,7 @@ pub(super) fn rain_id(row: &Row, column: usize) -> Result<RainId, LedgerError> {
     id.to_string().parse().map_err(|e| row.broken(e))
 }
 
-fn json_text(value: &impl serde::Serialize) -> String {
+pub(super) fn json_text(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("plain structures are always JSON")
 }
 
@@ -382,16 +402,43 @@ fn request_text(new: &NewRain) -> String {
     request.to_string()
 }
 
+/// The rows of `select_rains`.
+fn read_rains(rows: &[Row]) -> Result<Vec<Rain>, LedgerError> {
+    let mut rains: Vec<Rain> = vec![];
+    for row in rows {
+        let id = rain_id(row, 0)?;
+        if rains.last().is_none_or(|rain| rain.id != id) {
+            rains.push(read_rain(row)?);
+        }
+        if let (Some(rain), Some(loaded)) = (rains.last_mut(), row.i64_or_null(18)?) {
+            let top_up = read_part(row, 16, 17, loaded)?;
+            rain.parts.push(top_up).map_err(|e| row.broken(e))?;
+        }
+    }
+    Ok(rains)
+}
+
+fn read_part(row: &Row, split: usize, seed: usize, loaded: i64) -> Result<Part, LedgerError> {
+    Ok(Part {
+        split: serde_json::from_str(&row.text(split)?).map_err(|e| row.broken(e))?,
+        seed: Seed(
+            row.blob(seed)?
+                .try_into()
+                .map_err(|_| row.broken(SeedError))?,
+        ),
+        loaded: loaded != 0,
+    })
+}
+
+/// Without its top-ups.
 fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
-    let json = |column| row.text(column);
     Ok(Rain {
         id: rain_id(row, 0)?,
         title: row.text(1)?,
         room: row.text(2)?,
         sponsor: row.text(3)?,
-        split: serde_json::from_str(&json(4)?).map_err(|e| row.broken(e))?,
-        seed: Seed(row.blob(5)?.try_into().map_err(|_| row.broken(SeedError))?),
-        salts: serde_json::from_str(&json(6)?).map_err(|e| row.broken(e))?,
+        parts: Parts::new(read_part(row, 4, 5, row.i64(12)?)?),
+        salts: serde_json::from_str(&row.text(6)?).map_err(|e| row.broken(e))?,
         window: Window {
             opens_at_ms: row.i64_or_null(7)?,
             duration_ms: row.i64(8)?,
@@ -399,11 +446,10 @@ fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
         durability: row.parse(9)?,
         refund_after_ms: row.i64(10)?,
         state: row.parse(11)?,
-        loaded: row.i64(12)? != 0,
         sold_out: row.i64(13)? != 0,
         version: row.i64(14)?,
         created_at_ms: row.i64(15)?,
-        key_required: row.i64(16)? != 0,
+        key_required: row.i64(19)? != 0,
     })
 }
 

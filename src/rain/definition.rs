@@ -3,8 +3,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::split::{Seed, Split};
-use super::{RainId, State};
+use super::split::Split;
+use super::{Parts, RainId, State};
 
 /// How durable a win is before `WON` is sent (DESIGN.md section 6).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -135,9 +135,8 @@ pub struct Rain {
     pub title: String,
     pub room: String,
     pub sponsor: String,
-    pub split: Split,
-    /// Everything about the allocation follows from it: secret until the rain is closed.
-    pub seed: Seed,
+    /// Everything about the allocation follows from them. Their seeds are secret until the rain is closed.
+    pub parts: Parts,
     /// One salt per bucket: they place the buckets on the nodes.
     pub salts: Vec<u32>,
     pub window: Window,
@@ -145,9 +144,7 @@ pub struct Rain {
     pub refund_after_ms: i64,
     pub key_required: bool,
     pub state: State,
-    /// Every packet has been in its pool: from then on a pool that lacks one has lost it.
-    pub loaded: bool,
-    /// All pools were found empty, and pools only shrink.
+    /// All packets were found to be won. Holds until a top-up.
     pub sold_out: bool,
     /// Grows with every recorded change; the published snapshot carries it.
     pub version: i64,
@@ -161,7 +158,7 @@ impl Rain {
         let hash = || {
             Sha256::new()
                 .chain_update(b"grab key")
-                .chain_update(self.seed.0)
+                .chain_update(self.parts.first().seed.0)
         };
         self.key_required.then(|| {
             GrabKey(
@@ -176,6 +173,6 @@ impl Rain {
     /// secret: it cannot be found from its hash.
     pub fn fingerprint(&self) -> String {
         use sha2::{Digest, Sha256};
-        hex::encode(&Sha256::digest(self.seed.0)[..8])
+        hex::encode(&Sha256::digest(self.parts.first().seed.0)[..8])
     }
 }

@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 ///                                              Refunded ────────────────────────────────────▶ Finished
 /// ```
 ///
+/// A top-up is no state: before the close packets may be added at any time, and the steward loads them as it finds the rain.
+///
 /// Whether a grab may win is decided by the gate in Redis with the node's own clock; this state is the steward's record of how far it
 /// got, so a process that sleeps through the opening instant delays an announcement, not a grab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -37,6 +39,8 @@ pub enum Step {
     Open,
     Pause,
     Resume,
+    /// Packets are added. The state stays: they are loaded as it is.
+    TopUp,
     Close,
     Refund,
     Finish,
@@ -73,6 +77,8 @@ impl State {
             (Step::Pause, Created | Ready | Closed | Refunded | Finished) => refused,
             (Step::Resume, Paused | Open) => Ok(Open),
             (Step::Resume, Created | Ready | Closed | Refunded | Finished) => refused,
+            (Step::TopUp, Created | Ready | Open | Paused) => Ok(self),
+            (Step::TopUp, Closed | Refunded | Finished) => refused,
             (Step::Close, Created | Ready | Open | Paused | Closed) => Ok(Closed),
             (Step::Close, Refunded | Finished) => Ok(self),
             (Step::Refund, Closed | Refunded) => Ok(Refunded),
@@ -137,6 +143,7 @@ impl fmt::Display for Step {
             Step::Open => "be opened",
             Step::Pause => "be paused",
             Step::Resume => "be resumed",
+            Step::TopUp => "be topped up",
             Step::Close => "be closed",
             Step::Refund => "be refunded",
             Step::Finish => "be finished",
@@ -170,7 +177,13 @@ mod tests {
     #[test]
     fn no_step_leads_back_from_closed() {
         for state in State::ALL.into_iter().filter(|s| s.is_closed()) {
-            for step in [Step::Load, Step::Open, Step::Pause, Step::Resume] {
+            for step in [
+                Step::Load,
+                Step::Open,
+                Step::Pause,
+                Step::Resume,
+                Step::TopUp,
+            ] {
                 assert!(state.after(step).is_err(), "{state} must not {step}");
             }
         }

@@ -10,6 +10,8 @@ mod definition;
 mod ids;
 /// The states of a rain and what moves it from one to the next.
 mod life;
+/// What a rain is made of: its creation and its top-ups.
+mod parts;
 /// How a total becomes packets.
 pub mod split;
 
@@ -18,3 +20,4 @@ pub use claim::{Claim, Packet, ParseClaimError};
 pub use definition::{Durability, GrabKey, NewRain, ParseDurabilityError, Rain, Window};
 pub use ids::{IdError, PacketId, RainId, UserId};
 pub use life::{ParseStateError, State, Step, StepError};
+pub use parts::{Part, Parts, PartsAllocation, TOP_UPS_MAX, TopUp, TopUpError};

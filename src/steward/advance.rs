@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join_all};
 
+use super::load::{Load, Missing};
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
 use crate::rain::{Rain, State, Step};
@@ -23,24 +24,24 @@ impl Steward {
             State::Created => {
                 // Known to the gateways from the beginning: whoever taps now is early, not wrong.
                 self.publish(&rain).await?;
-                if !self.load(&rain).await? {
-                    // Called off by now, or the gates are those of a rain that was.
-                    return match self.ledger.rain(rain.id).await?.state {
-                        State::Created => Err(fault(
-                            &rain,
-                            "its gates are shut, yet it was never called off".into(),
-                        )),
-                        _ => Ok(()),
-                    };
+                match self.load(&rain, Missing::All).await? {
+                    Load::Done | Load::Slice => {}
+                    Load::Shut => return self.called_off(&rain).await,
                 }
                 crate::crash::point("load.done");
-                let rain = self.ledger.step(rain.id, Step::Load).await?;
+                // Those that are known here: a top-up may have come meanwhile.
+                let parts = rain.parts.count();
+                let rain = self.ledger.loaded(rain.id, parts).await?;
                 crate::crash::point("load.recorded");
-                tracing::info!(rain = %rain.id, packets = rain.split.packets, "rain loaded");
+                if rain.state.is_closed() {
+                    return Ok(());
+                }
+                tracing::info!(rain = %rain.id, packets = rain.parts.loaded_packets(), "rain loaded");
                 self.apply(&rain).await
             }
             State::Ready => {
                 self.apply(&rain).await?;
+                self.load_top_ups(&rain).await?;
                 // The gates open by the nodes' clocks; this only records it.
                 if self.has_passed(rain.window.opens_at_ms).await? {
                     let rain = self.ledger.step(rain.id, Step::Open).await?;
@@ -58,11 +59,15 @@ impl Steward {
                 if rain.sold_out {
                     return applied;
                 }
+                let topped_up = self.load_top_ups(&rain).await;
                 self.balance(&rain).await?;
                 applied?;
+                topped_up?;
                 if self.is_sold_out(&rain).await? {
-                    let rain = self.ledger.set_sold_out(rain.id, true).await?;
-                    self.apply(&rain).await?;
+                    let rain = self.ledger.set_sold_out_if(rain.id, rain.version).await?;
+                    if rain.sold_out && !rain.state.is_closed() {
+                        self.apply(&rain).await?;
+                    }
                 }
                 Ok(())
             }
@@ -77,6 +82,38 @@ impl Steward {
             }
             State::Finished => Ok(()),
         }
+    }
+
+    /// Loads a slice of what was added since the rain was loaded. Before it, the record that is not sold out any more was published: gateways
+    /// let grabs through before the packets are there, never after.
+    async fn load_top_ups(&self, rain: &Rain) -> Result<(), StewardError> {
+        if rain.parts.are_loaded() {
+            return Ok(());
+        }
+        match self.load(rain, Missing::TopUps).await? {
+            Load::Slice => Ok(()),
+            Load::Shut => self.called_off(rain).await,
+            Load::Done => {
+                crate::crash::point("top_up.loaded");
+                let parts = rain.parts.count();
+                let rain = self.ledger.loaded(rain.id, parts).await?;
+                crate::crash::point("top_up.done");
+                if rain.state.is_closed() {
+                    return Ok(());
+                }
+                tracing::info!(rain = %rain.id, packets = rain.parts.loaded_packets(), "top-up loaded");
+                self.apply(&rain).await
+            }
+        }
+    }
+
+    /// A load found the gates shut: the rain was closed meanwhile, or the gates are those of a rain that was.
+    async fn called_off(&self, rain: &Rain) -> Result<(), StewardError> {
+        if self.ledger.rain(rain.id).await?.state.is_closed() {
+            return Ok(());
+        }
+        let problem = "its gates are shut, yet it was never closed";
+        Err(fault(rain, problem.into()))
     }
 
     /// Whether an instant has passed by every node's clock. This machine's own only says when it is worth asking.
@@ -95,7 +132,7 @@ impl Steward {
         }
         let weak = self.store.offers(rain.durability).await.err();
         let paused = rain.state == State::Paused || weak.is_some();
-        let (chunks, buckets) = (rain.split.chunks(), self.store.buckets(rain));
+        let (chunks, buckets) = (rain.parts.loaded_chunks(), self.store.buckets(rain));
         let gates = buckets
             .iter()
             .map(|bucket| bucket.set_gate(chunks, paused, &rain.window, rain.version));
@@ -137,7 +174,7 @@ impl Steward {
             && rain.window.opens_at_ms.is_none_or(|opens| opens > now_ms());
         if early {
             tracing::error!(rain = %rain.id, "a node lost packets before the opening; loading them again");
-            self.load(rain).await?;
+            self.load(rain, Missing::All).await?;
         }
         Ok(early)
     }
@@ -150,7 +187,7 @@ impl Steward {
         let buckets = self.store.buckets(rain);
         let answers = join_all(buckets.iter().map(|bucket| bucket.close())).await;
         let suspect = |answer: &Result<Shut, _>| answer.as_ref().is_ok_and(|shut| shut.suspect);
-        let suspect = rain.loaded && answers.iter().any(suspect);
+        let suspect = rain.parts.first().loaded && answers.iter().any(suspect);
         first_error(answers)?;
         if suspect {
             self.repair_when_due(rain).await?;
@@ -181,11 +218,11 @@ impl Steward {
         Ok(counts.into_iter().fold(Census::default(), Census::plus))
     }
 
-    /// All packets were won, each from a pool that was there: pools only shrink, so what was seen empty stays empty. A pool that is
-    /// missing is not taken for one that is empty.
+    /// All packets were won, each from a pool that was there, those of top-ups that are not loaded yet among them. A pool that is missing
+    /// is not taken for one that is empty.
     async fn is_sold_out(&self, rain: &Rain) -> Result<bool, StewardError> {
         let census = self.census(rain).await?;
-        Ok(census.pool == 0 && census.winners == u64::from(rain.split.packets))
+        Ok(census.pool == 0 && census.winners == u64::from(rain.parts.packets()))
     }
 
     /// A refunded rain is finished when no claim is left in Redis and the audit balances. Its keys then expire.

@@ -7,6 +7,8 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use super::StewardError;
+use super::advance::fault;
+use super::load::Reach;
 use crate::ledger::{Ledger, RainTotals};
 use crate::rain::{Cents, Claim, Packet, PacketId, Rain, State, UserId};
 use crate::store::Store;
@@ -98,6 +100,8 @@ struct Look<'a> {
     places: Vec<u8>,
     /// Who a packet belongs to, by any place that names somebody; an index into `users`.
     owners: Vec<u32>,
+    /// How far the buckets are loaded; `None` before all packets of the creation are.
+    reach: Option<Reach>,
     users: HashMap<UserId, u32>,
     /// Claims that a person gave up: their user is not expected to be paid.
     dropped: HashSet<(PacketId, UserId)>,
@@ -108,29 +112,33 @@ const NOBODY: u32 = u32::MAX;
 
 /// Every amount of the allocation, computed off the threads that serve.
 pub(super) async fn amounts(rain: &Rain) -> Result<Vec<Cents>, StewardError> {
-    let allocation = rain.split.allocation(&rain.seed);
-    let allocation = allocation.map_err(|error| StewardError::Rain {
-        rain: rain.id,
-        problem: error.to_string(),
-    })?;
-    let computing = tokio::task::spawn_blocking(move || allocation.amounts().collect());
-    Ok(computing.await.expect("splitting does not panic"))
+    let parts = rain.parts.clone();
+    let computing = tokio::task::spawn_blocking(move || parts.amounts());
+    let amounts = computing.await.expect("splitting does not panic");
+    amounts.map_err(|error| fault(rain, error.to_string()))
 }
 
 pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report, StewardError> {
-    let amounts = amounts(rain).await?;
-    let mut report = look(store, ledger, rain, &amounts).await?;
-    for _ in 1..LOOKS {
-        if report.differences.is_empty() {
-            break;
+    let mut known = amounts(rain).await?;
+    let mut report = look(store, ledger, rain, &known).await?;
+    let mut looks = 1;
+    while looks < LOOKS && !report.differences.is_empty() {
+        let rain = &ledger.rain(rain.id).await?;
+        if rain.parts.packets() as usize != known.len() {
+            // Topped up meanwhile: what was seen without knowing those packets says nothing. A rain has so many top-ups and no more.
+            known = amounts(rain).await?;
+            report = look(store, ledger, rain, &known).await?;
+            looks = 1;
+            continue;
         }
         // A packet that moved between two reads is elsewhere now; a real difference is there each time.
-        let mut again = look(store, ledger, rain, &amounts).await?;
+        let mut again = look(store, ledger, rain, &known).await?;
         let before: HashSet<_> = report.differences.iter().map(Difference::key).collect();
         again
             .differences
             .retain(|difference| before.contains(&difference.key()));
         report = again;
+        looks += 1;
     }
     report.differences_total = report.differences.len();
     report.balanced = report.differences.is_empty();
@@ -154,6 +162,7 @@ async fn look(
         amounts,
         places: vec![0; amounts.len()],
         owners: vec![NOBODY; amounts.len()],
+        reach: None,
         users: HashMap::new(),
         dropped: HashSet::new(),
         differences: vec![],
@@ -163,6 +172,10 @@ async fn look(
     if in_redis {
         // In the direction in which packets move, so that one that moves while we read is seen twice rather than never.
         let buckets = store.buckets(rain);
+        if rain.parts.first().loaded {
+            // Before the pools are read: what had been loaded by then is found somewhere.
+            look.reach = Some(Reach::of(&rain.parts, &buckets).await?);
+        }
         for bucket in &buckets {
             look.pool(bucket).await?;
         }
@@ -377,7 +390,7 @@ impl Look<'_> {
             balanced: false,
             in_motion: 0,
             packets: self.amounts.len() as u32,
-            funded_cents: self.rain.split.total,
+            funded_cents: self.rain.parts.total(),
             pool_cents: Cents::ZERO,
             pool_count: 0,
             transfer_cents: Cents::ZERO,
@@ -492,7 +505,9 @@ impl Look<'_> {
             );
         }
         if places == 0 && in_redis {
-            if self.rain.loaded {
+            if self.reach.as_ref().is_some_and(|reach| {
+                index < self.rain.parts.loaded_packets() as usize || reach.has(index as u32)
+            }) {
                 self.differ(
                     Kind::MissingPacket,
                     Some(packet),
@@ -500,7 +515,7 @@ impl Look<'_> {
                     "in no pool, no claim and no credit".into(),
                 );
             } else {
-                // On its way into the pool, or called off before it got there: nobody can have it.
+                // On its way into the pool, or the rain was closed before it got there: nobody can have it.
                 report.pool_count += 1;
                 add(&mut report.pool_cents);
             }
@@ -509,7 +524,7 @@ impl Look<'_> {
 
     /// Sums that must agree whatever moves: all are of one instant in the ledger. `pool` is what is left in Redis, unless its keys have expired.
     fn judge_totals(&mut self, totals: &RainTotals, pool: Option<Cents>) {
-        if totals.funded != self.rain.split.total {
+        if totals.funded != self.rain.parts.total() {
             self.totals(
                 "the escrow was funded with another amount than the rain's total",
                 totals.funded,

@@ -4,6 +4,7 @@ use futures_util::future::try_join_all;
 
 use super::advance::fault;
 use super::audit::{PAGE, amounts};
+use super::load::Reach;
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
 use crate::ledger::Booking;
@@ -27,17 +28,18 @@ impl Steward {
         try_join_all(buckets.iter().map(Bucket::close)).await?;
         self.finish_transfers(rain, &buckets).await?;
         let shut = try_join_all(buckets.iter().map(Bucket::close)).await?;
-        if rain.loaded && shut.iter().any(|shut| shut.suspect) {
+        let loaded = rain.parts.first().loaded;
+        if loaded && shut.iter().any(|shut| shut.suspect) {
             // What lies there now may have been won: repaired in the next round.
             return Ok(());
         }
-        let left = if rain.loaded {
-            self.left_in_pools(rain, &buckets, &shut).await?
+        let left = if loaded {
+            self.left_of(rain, &buckets, &shut).await?
         } else if shut.iter().any(|shut| shut.winners > 0) {
             return Err(fault(rain, "was never loaded, yet it has winners".into()));
         } else {
             // Its gates have never been open: all of it is left, in the pools or not yet in them.
-            rain.split.total
+            rain.parts.total()
         };
         crate::crash::point("refund.counted");
         let booking = self.ledger.refund(rain.id, left, now).await?;
@@ -55,9 +57,11 @@ impl Steward {
         }
     }
 
-    /// The gates are shut, so the pools cannot change. Every packet must be in its pool or won, and what a pool holds must be the
-    /// allocation's own, once, and not paid: what a damaged pool says is not paid out.
-    async fn left_in_pools(
+    /// What is in the pools, and what never got there: packets of a top-up that was not loaded before the close.
+    ///
+    /// The gates are shut, so neither can change. Every packet that has been loaded must be in its pool or won, and what a pool holds must be
+    /// the allocation's own, once, and not paid: what a damaged pool says is not paid out.
+    async fn left_of(
         &self,
         rain: &Rain,
         buckets: &[Bucket],
@@ -66,16 +70,33 @@ impl Steward {
         let amounts = amounts(rain).await?;
         let paid = self.paid(rain, amounts.len()).await?;
         let counted: u64 = shut.iter().map(|shut| shut.left + shut.winners).sum();
-        let loaded = shut.iter().all(|shut| shut.chunks == rain.split.chunks());
-        if !loaded || counted != amounts.len() as u64 {
+        let reach = Reach::new(&rain.parts, shut.iter().map(|shut| shut.chunks));
+        let never_loaded = || (0..amounts.len()).filter(|index| !reach.has(*index as u32));
+        let certain = rain.parts.loaded_packets() as usize;
+        let lost = never_loaded().next().is_some_and(|index| index < certain);
+        let loaded = amounts.len() - never_loaded().count();
+        if lost || counted != loaded as u64 {
             let problem = format!(
                 "{counted} of its {} packets are in a pool or won: nothing is refunded before a person has looked",
-                amounts.len()
+                loaded.max(certain)
             );
             return Err(fault(rain, problem));
         }
         let mut seen = vec![false; amounts.len()];
         let mut left = Cents::ZERO;
+        for index in never_loaded() {
+            // As if it had been in a pool: there it must not be, nor be paid.
+            seen[index] = true;
+            if paid[index] {
+                let problem = format!(
+                    "packet {} is paid, and no pool has ever held it",
+                    rain.id.packet(index as u32)
+                );
+                return Err(fault(rain, problem));
+            }
+            let sum = left.checked_add(amounts[index]);
+            left = sum.ok_or_else(|| fault(rain, "the packets overflow".into()))?;
+        }
         for (bucket, shut) in buckets.iter().zip(shut) {
             let mut start = 0;
             loop {

@@ -13,7 +13,7 @@ use futures_util::future::{join_all, try_join_all};
 use serde::Serialize;
 
 use super::audit::{PAGE, amounts};
-use super::load::bucket_of_packet;
+use super::load::{Reach, bucket_of_packet};
 use super::{Steward, StewardError};
 use crate::rain::{Packet, PacketId, Rain, UserId};
 use crate::store::bucket::Bucket;
@@ -93,9 +93,12 @@ impl Steward {
     pub async fn repair(&self, rain: &Rain) -> Result<Option<Report>, StewardError> {
         let buckets = self.store.buckets(rain);
         let before = try_join_all(buckets.iter().map(Bucket::standing)).await?;
-        let chunks = rain.split.chunks();
-        let suspect = before.iter().any(|standing| standing.is_suspect(chunks));
-        if !suspect || !rain.loaded {
+        // Read after the standings: a suspect bucket takes no more chunks, so every top-up that it has some of is known here.
+        let rain = &self.ledger.rain(rain.id).await?;
+        let chunks = rain.parts.chunks();
+        let loaded = rain.parts.loaded_chunks();
+        let suspect = before.iter().any(|standing| standing.is_suspect(loaded));
+        if !suspect || !rain.parts.first().loaded {
             self.remember(rain.id, |applied| applied.suspect_since = None);
             return Ok(None);
         }
@@ -127,7 +130,7 @@ impl Steward {
         );
         crate::metrics::get().repaired(&report);
         if rain.sold_out && picture.has_packets() {
-            self.ledger.set_sold_out(rain.id, false).await?;
+            self.ledger.set_not_sold_out(rain.id).await?;
         }
         self.remember(rain.id, |applied| {
             applied.suspect_since = None;
@@ -172,7 +175,7 @@ impl Picture {
             owners: HashMap::new(),
         };
         for (number, standing) in standings.iter().enumerate() {
-            if standing.is_suspect(rain.split.chunks()) {
+            if standing.is_suspect(rain.parts.loaded_chunks()) {
                 picture.suspects.push(Suspect {
                     number,
                     standing: standing.clone(),
@@ -343,8 +346,10 @@ impl Picture {
     }
 
     /// Packets that are nowhere go into the pool of their own bucket if that is suspect, else of any that is. One that its bucket has not been
-    /// loaded with yet will come by itself.
+    /// loaded with yet will come by itself; a suspect bucket gets those of its own here.
     fn return_packets(&mut self, rain: &Rain, standings: &[Standing], report: &mut Report) {
+        let chunks = standings.iter().map(|standing| standing.chunks);
+        let reach = Reach::new(&rain.parts, chunks);
         for index in 0..self.amounts.len() {
             if self.places[index] != 0 {
                 continue;
@@ -354,8 +359,7 @@ impl Picture {
                 .suspects
                 .iter()
                 .position(|suspect| suspect.number == home);
-            if suspect_home.is_none() && rain.split.chunk_of(index as u32) >= standings[home].chunks
-            {
+            if suspect_home.is_none() && !reach.has(index as u32) {
                 continue;
             }
             let packet = Packet {

@@ -161,9 +161,25 @@ impl Bucket {
 
     /// Appends chunk number `chunk`; returns how many chunks are loaded now, or `None` if the gate is closed.
     pub async fn load(&self, chunk: u32, packets: &[Packet]) -> Result<Option<u32>, StoreError> {
+        self.append("load", chunk, packets).await
+    }
+
+    /// The same for a chunk of a rain that has been loaded: some of it may have been won, so a bucket that is not there, or was loaded by
+    /// another process, is suspect.
+    pub async fn top_up(&self, chunk: u32, packets: &[Packet]) -> Result<Option<u32>, StoreError> {
+        self.append("top-up", chunk, packets).await
+    }
+
+    async fn append(
+        &self,
+        load: &str,
+        chunk: u32,
+        packets: &[Packet],
+    ) -> Result<Option<u32>, StoreError> {
         let keys = [self.keys.gate.as_str(), &self.keys.pool];
         let arguments = |call: &mut Cmd, peer: &Peer| {
             call.arg(chunk).arg(&self.fingerprint).arg(&peer.run_id);
+            call.arg(load);
             for packet in packets {
                 call.arg(packet.to_string());
             }
@@ -203,7 +219,7 @@ impl Bucket {
         }
     }
 
-    /// Sets state and window of a bucket that has all its `chunks`, as version `version` of the rain's record says.
+    /// Sets state and window of a bucket that has at least `chunks` chunks, as version `version` of the rain's record says.
     pub async fn set_gate(
         &self,
         chunks: u32,

@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub duration_ms: i64,
     pub salts: Vec<u32>,
     pub durability: Durability,
-    /// Every bucket was found empty, and pools only shrink: nothing can be won until the version changes.
+    /// Every packet was found to be won: nobody can win until the version changes.
     pub sold_out: bool,
     /// What a grab must carry; told to clients when the rain opens, and not before.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- gate: sets the state and the window of a bucket that is fully loaded and not closed.
+-- gate: sets the state and the window of a bucket that is loaded and not closed.
 --
 -- KEYS[1] hb:{<tag>}:gate  HASH
--- ARGV[1] chunks           how many chunks a fully loaded bucket has
+-- ARGV[1] chunks           how many a loaded bucket has at least: chunks of a top-up may be there already, or still on their way
 -- ARGV[2] state            ready or paused
 -- ARGV[3] opens_at_ms      ms since 1970, or empty: an operator will open it
 -- ARGV[4] closes_at_ms     ms since 1970, or empty
@@ -20,7 +20,7 @@ end
 if gate[1] == 'closed' then
   return 'closed'
 end
-if gate[2] ~= ARGV[1] then
+if tonumber(gate[2] or '0') < tonumber(ARGV[1]) then
   return 'loading'
 end
 if gate[5] ~= ARGV[7] then

@@ -123,6 +123,7 @@ impl Link {
                     wire,
                     peer: Arc::new(peer),
                 };
+                crate::metrics::get().node_up(&target.name, true);
                 let mut state = self.state.lock().expect("no panic under this lock");
                 if state.failed.take().is_some() {
                     tracing::info!(node = %target.name, "node is up again");
@@ -130,7 +131,10 @@ impl Link {
                 state.connection = Some(connection.clone());
                 Ok(connection)
             }
-            Err(error) => Err(self.is_down(error)),
+            Err(error) => {
+                crate::metrics::get().node_up(&target.name, false);
+                Err(self.is_down(error))
+            }
         }
     }
 

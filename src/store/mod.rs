@@ -123,6 +123,17 @@ impl Store {
         data_dir: &Path,
         durability: Durability,
     ) -> Result<Store, StoreError> {
+        let store = Store::connect(settings, data_dir, durability).await?;
+        store.look_at_nodes().await?;
+        Ok(store)
+    }
+
+    /// Like [`Store::open`], with nodes of any kind: for those who want to know what is wrong with them. Managed nodes are started.
+    pub async fn connect(
+        settings: &config::Store,
+        data_dir: &Path,
+        durability: Durability,
+    ) -> Result<Store, StoreError> {
         let reach = Arc::new(Reach::new(settings, durability)?);
         let parse = |urls: &[String]| {
             let infos: Result<Vec<_>, StoreError> =
@@ -155,19 +166,17 @@ impl Store {
                 nodes
             }
         };
-        let store = Store {
+        Ok(Store {
             nodes,
             _keeper: keeper.map(tokio_util::task::AbortOnDropHandle::new),
             _managed: managed,
-        };
-        store.look_at_nodes().await?;
-        Ok(store)
+        })
     }
 
     /// A node that is not fit stops the start. One that is down does not, as long as another is up: the rain goes on without it, and it is
     /// looked at when it comes back.
     async fn look_at_nodes(&self) -> Result<(), StoreError> {
-        let exams = join_all(self.examine().await).await;
+        let exams = self.examine().await;
         let (mut down, mut clocks) = (None, vec![]);
         for (name, exam) in exams {
             match exam {
@@ -202,24 +211,26 @@ impl Store {
         }
     }
 
-    /// What every node says of itself, each for itself.
-    pub async fn examine(
-        &self,
-    ) -> Vec<impl Future<Output = (String, Result<admission::Exam, StoreError>)>> {
+    /// What every node says of itself, by its name, each for itself.
+    pub async fn examine(&self) -> Vec<(String, Result<admission::Exam, StoreError>)> {
         let exam = |link: Arc<Link>| async move {
-            let name = link.name();
+            let (reach, target) = (&link.node.reach, link.node.target());
+            let down = |error: redis::RedisError| StoreError::Down {
+                node: target.name.clone(),
+                cause: error.to_string(),
+            };
             let looked = async {
-                let (reach, target) = (&link.node.reach, link.node.target());
-                let down = |error: redis::RedisError| StoreError::Down {
-                    node: target.name.clone(),
-                    cause: error.to_string(),
-                };
                 let mut wire = reach.connect(&target.client).await.map_err(down)?;
                 admission::examine(&mut wire).await.map_err(down)
             };
-            (name, looked.await)
+            (target.name.clone(), looked.await)
         };
-        self.nodes.owners().into_iter().map(exam).collect()
+        join_all(self.nodes.owners().into_iter().map(exam)).await
+    }
+
+    /// Slots that no node owns, as far as is known: other than 0 only in a cluster.
+    pub fn slots_without_owner(&self) -> usize {
+        self.nodes.unowned()
     }
 
     /// Whether a win can be as durable as that here, as the nodes are now; if not, why.
@@ -227,7 +238,7 @@ impl Store {
         if durability == Durability::Memory {
             return Ok(());
         }
-        for (node, exam) in join_all(self.examine().await).await {
+        for (node, exam) in self.examine().await {
             // One that is away says nothing: grabs there are answered RETRY anyway.
             let Ok(exam) = exam else { continue };
             match durability {

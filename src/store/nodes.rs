@@ -120,6 +120,11 @@ impl Nodes {
         }
     }
 
+    pub fn unowned(&self) -> usize {
+        let nobody = |owner: &&AtomicU16| owner.load(Ordering::Relaxed) == NOBODY;
+        self.owners.iter().filter(nobody).count()
+    }
+
     pub fn link(&self, node: usize) -> Arc<Link> {
         self.links.load()[node].clone()
     }

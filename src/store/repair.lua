@@ -11,14 +11,14 @@
 -- ARGV[3] looked_at           run id of the process whose bucket was compared with the ledger
 -- ARGV[4] suspect             run id that the gate had then, or empty
 -- ARGV[5] packets             how many the new pool has
--- ARGV[6] chunks              how many chunks a fully loaded bucket has
+-- ARGV[6] chunks              how many the rain has, top-ups that are still being loaded included: the new pool has their packets
 -- ARGV[7..] transfers         id and packets (separated by blanks) of each transfer whose packets are in the new pool, 0 to 200 pairs
 --
 -- Returns ok; changed, changing nothing, when anything is not as it was when it was looked at: then somebody else has repaired it, or the
 -- process was another one again; foreign when the bucket is another rain's.
 -- Cost    O(transfers). Writes only below the marked line; an error above it changes nothing.
 
-local gate = redis.call('HMGET', KEYS[1], 'state', 'fingerprint', 'run_id', 'epoch')
+local gate = redis.call('HMGET', KEYS[1], 'state', 'fingerprint', 'run_id', 'epoch', 'chunks')
 redis.call('LLEN', KEYS[2])
 redis.call('HLEN', KEYS[4])
 if gate[2] and gate[2] ~= ARGV[1] then
@@ -26,7 +26,9 @@ if gate[2] and gate[2] ~= ARGV[1] then
 end
 local packets = tonumber(ARGV[5])
 local repaired = gate[1] and gate[1] ~= 'loading' and gate[3] == ARGV[2]
-if repaired or ARGV[2] ~= ARGV[3] or (gate[3] or '') ~= ARGV[4] or redis.call('LLEN', KEYS[3]) ~= packets then
+-- Chunks of a top-up that the one who looked has not heard of would be loaded again.
+local newer = tonumber(gate[5] or '0') > tonumber(ARGV[6])
+if repaired or newer or ARGV[2] ~= ARGV[3] or (gate[3] or '') ~= ARGV[4] or redis.call('LLEN', KEYS[3]) ~= packets then
   return 'changed'
 end
 -- What gateways remember of the bucket is older than this, even if the bucket has lost its epoch.

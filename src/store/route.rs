@@ -107,15 +107,18 @@ impl Route {
             let teller = told_by.as_deref().unwrap_or(first);
             let (link, asking) = match turn(&error) {
                 Some(Turn::Moved { slot, address }) if self.nodes.is_cluster() => {
+                    crate::metrics::get().redirected("moved");
                     let link = self.nodes.at(address, teller)?;
                     self.nodes.set_owner(slot, &link);
                     self.nodes.doubt();
                     (link, false)
                 }
                 Some(Turn::Ask { address }) if self.nodes.is_cluster() => {
+                    crate::metrics::get().redirected("ask");
                     (self.nodes.at(address, teller)?, true)
                 }
                 Some(Turn::Wait) => {
+                    crate::metrics::get().redirected("wait");
                     self.nodes.doubt();
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(WAIT_MAX);

@@ -12,6 +12,8 @@ mod balance;
 mod bots;
 /// Claims that wait for a person.
 mod dead_letters;
+/// The doctor and the repair, as an operator uses them.
+mod doctor;
 /// Trusted servers that grab for many users over one connection.
 mod edge;
 /// Stores that go away, fill up, forget; settlers that freeze.
@@ -26,11 +28,15 @@ mod leases;
 mod ledger;
 /// Whole rains, with crashes in the middle.
 mod rains;
+/// Nodes that come back as another process, with less than they had, or empty.
+mod repair;
 /// Who may have a session, for how long, and how many.
 mod sessions;
 /// A steward and settlers in this process, on nodes that the test can spoil.
 mod steward;
 /// Scripts against a small model, slot numbers, nodes that are not fit.
 mod store;
+/// Packets and money added to a rain that lives.
+mod top_ups;
 /// Packets that are moved to where people tap.
 mod transfers;

@@ -237,12 +237,6 @@ impl Split {
         self.packets.div_ceil(CHUNK_PACKETS_MAX)
     }
 
-    /// The chunk that holds packet `index`.
-    pub fn chunk_of(&self, index: u32) -> u32 {
-        let chunks = u64::from(self.chunks());
-        (((u64::from(index) + 1) * chunks - 1) / u64::from(self.packets)) as u32
-    }
-
     /// The indexes of chunk `k`. Chunks differ in size by at most one packet: a small last chunk would spread its amounts differently,
     /// and with that its place would matter. Empty for a chunk that does not exist.
     pub fn chunk_range(&self, k: u32) -> Range<u32> {

@@ -107,8 +107,7 @@ async fn assert_balanced(bench: &Bench, rain: &Rain) {
 
 /// A claim of packet number `index` of the rain, with its own amount.
 fn claim(rain: &Rain, index: u32, user: &str) -> Claim {
-    let allocation = rain.split.allocation(&rain.seed).unwrap();
-    let cents = allocation.amounts().nth(index as usize).unwrap();
+    let cents = rain.parts.amounts().unwrap()[index as usize];
     format!("{}:{}:{user}", rain.id.packet(index), cents.0)
         .parse()
         .unwrap()

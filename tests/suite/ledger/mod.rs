@@ -12,6 +12,8 @@ mod outages;
 mod rains;
 /// Random operations against a model; calls dropped half way.
 mod storm;
+/// Packets and money added to a rain that exists.
+mod top_ups;
 
 use hongbao::ledger::{Ledger, LedgerSettings, Verdict};
 use hongbao::rain::split::{Rule, Seed, Split};

@@ -31,7 +31,7 @@ async fn a_postgres_that_went_away_is_an_outage_and_the_same_call_works_when_it_
     admin.sql(&end).await.unwrap();
     assert_outage(store.ledger.credit(&claims, 1).await);
     assert_outage(store.ledger.ping().await);
-    assert_outage(store.ledger.refund(rain.id, rain.split.total, 1).await);
+    assert_outage(store.ledger.refund(rain.id, rain.parts.total(), 1).await);
     admin.sql(&allow(true)).await.unwrap();
     assert_eq!(store.credit(&claims).await, vec![Verdict::Credited; 5]);
 

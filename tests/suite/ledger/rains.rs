@@ -1,6 +1,6 @@
 use hongbao::ledger::{AccountName, Booking, Discard, LedgerError, LedgerSettings, Verdict};
 use hongbao::rain::split::Seed;
-use hongbao::rain::{Cents, Claim, Rain, RainId, State, Step, StepError, Window};
+use hongbao::rain::{Cents, Claim, Part, Parts, Rain, RainId, State, Step, StepError, Window};
 
 use super::{SEED, Store, claim, new_rain, on_both_stores, user_id};
 
@@ -37,15 +37,17 @@ async fn a_rain_reads_back_as_asked_for_with_its_escrow_funded(store: Store) {
         title: new.title,
         room: new.room,
         sponsor: new.sponsor,
-        split: new.split,
-        seed: SEED,
+        parts: Parts::new(Part {
+            split: new.split,
+            seed: SEED,
+            loaded: false,
+        }),
         salts: vec![made.id.get(), 9],
         window: new.window,
         durability: new.durability,
         refund_after_ms: new.refund_after_ms,
         key_required: new.key_required,
         state: State::Created,
-        loaded: false,
         sold_out: false,
         version: 1,
         created_at_ms: 77,

@@ -93,6 +93,45 @@ async fn a_node_that_would_lose_money_is_refused_with_every_reason() {
 }
 
 #[tokio::test]
+async fn a_node_that_cannot_write_is_refused_at_the_start() {
+    let full = Redis::start(&[FIT, &["--maxmemory", "1"]].concat()).await;
+    let text = refusal(&full, Durability::Memory).await;
+    assert!(text.contains("it is out of memory"), "{text}");
+
+    let alone = Redis::start(&[FIT, &["--min-replicas-to-write", "1"]].concat()).await;
+    let text = refusal(&alone, Durability::Memory).await;
+    assert!(
+        text.contains("it is read-only: it has 0 replicas"),
+        "{text}"
+    );
+
+    let fit = Redis::fit().await;
+    let text = refusal(&fit, Durability::Replicas(1)).await;
+    assert!(text.contains("durability replicas:1 needs 1"), "{text}");
+}
+
+#[tokio::test]
+async fn clocks_that_are_too_far_apart_are_refused() {
+    let ahead = Redis::with_clock_ahead(700).await;
+    let text = refusal(&ahead, Durability::Memory).await;
+    assert!(
+        text.contains("ms ahead of this machine's, more than 200"),
+        "{text}"
+    );
+
+    // Each is near enough to this machine's clock, but not to the other's.
+    let (fast, slow) = (
+        Redis::with_clock_ahead(150).await,
+        Redis::with_clock_ahead(-150).await,
+    );
+    let settings = settings(&[&fast, &slow]);
+    let opened = Store::open(&settings.store, &settings.data_dir, Durability::Memory).await;
+    let text = opened.map(drop).unwrap_err().to_string();
+    assert!(text.contains("ahead of that of"), "{text}");
+    assert!(text.contains(&format!("127.0.0.1:{}", fast.port)), "{text}");
+}
+
+#[tokio::test]
 async fn a_node_that_is_not_there_is_named() {
     let mut redis = Redis::fit().await;
     redis.kill();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hongbao::config::{self, Settings};
 use hongbao::ledger::Ledger;
 use hongbao::rain::split::{Rule, Seed, Split};
-use hongbao::rain::{Cents, Durability, NewRain, Rain, RainId, State, Window};
+use hongbao::rain::{Cents, Durability, NewRain, Rain, RainId, State, TopUp, Window};
 use hongbao::settle;
 use hongbao::steward::Steward;
 use hongbao::steward::audit::{Report, audit};
@@ -130,6 +130,34 @@ impl Bench {
             .unwrap();
         self.steward.advance(rain.clone()).await.unwrap();
         rain
+    }
+
+    /// Recorded and paid for by acme, who gets the money for it; not loaded.
+    pub async fn top_up(&self, rain: &Rain, packets: u32, total: i64) -> Rain {
+        let key = format!("{}", hongbao::jitter::Jitter::default().next_u64());
+        let deposit = self.ledger.deposit("acme", Cents(total), &key, 0);
+        deposit.await.unwrap();
+        let top_up = TopUp {
+            packets,
+            total: Cents(total),
+            rule: None,
+            min: None,
+            max: None,
+        };
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&hongbao::jitter::Jitter::default().next_u64().to_be_bytes());
+        let now = hongbao::clock::now_ms();
+        let made = self.ledger.top_up(rain.id, &top_up, Seed(seed), now, &key);
+        made.await.unwrap().rain
+    }
+
+    /// Another process's steward, which knows nothing.
+    pub fn other_steward(&self) -> Steward {
+        Steward::new(
+            &self.settings.steward,
+            self.store.clone(),
+            self.ledger.clone(),
+        )
     }
 
     pub async fn rain(&self, id: RainId) -> Rain {
