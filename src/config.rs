@@ -154,6 +154,10 @@ pub struct Gateway {
     /// How long a bucket that answered empty is taken to be empty without asking again.
     pub empty_memory: Duration,
     pub retry_after: Duration,
+    /// Between two pushes of a rain's packets that are left.
+    pub progress_interval: Duration,
+    /// Such frames that one worker pushes in a second, on the whole: a push to a room of 100,000 is followed by a longer pause. 0: none.
+    pub progress_per_second_max: usize,
     /// Taps before an opening that a user may make within `early_window` before cooling down.
     pub early_taps_max: u32,
     pub early_window: Duration,
@@ -252,6 +256,8 @@ pub struct HttpBalance {
 #[derive(Clone, Debug)]
 pub struct Steward {
     pub interval: Duration,
+    /// How often the gateways are told how many packets are left.
+    pub progress_interval: Duration,
     pub refund_after: Duration,
     /// How long the keys of a finished rain stay in Redis.
     pub keep_keys: Duration,
@@ -342,6 +348,7 @@ impl Settings {
             ledger: Self::ledger(r, &known_roles),
             steward: Steward {
                 interval: r.ms("steward.interval_ms", 50, 5..=10_000),
+                progress_interval: r.ms("steward.progress_interval_ms", 200, 200..=3_600_000),
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
                 keep_keys: r.ms("steward.keep_keys_ms", 604_800_000, 1_000..=31_536_000_000),
                 durability: r.parsed("steward.durability", Durability::Memory),
@@ -562,6 +569,12 @@ impl Settings {
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
             empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=1_000),
             retry_after: r.ms("gateway.retry_after_ms", 300, 1..=60_000),
+            progress_interval: r.ms("gateway.progress_interval_ms", 200, 200..=3_600_000),
+            progress_per_second_max: r.count(
+                "gateway.progress_per_second_max",
+                20_000,
+                0..=10_000_000,
+            ),
             early_taps_max: r.number("gateway.early_taps_max", 10, 0..=1_000_000) as u32,
             early_window: r.ms("gateway.early_window_ms", 10_000, 1..=3_600_000),
             early_cool_down: r.ms("gateway.early_cool_down_ms", 3_000, 1..=600_000),

@@ -78,6 +78,11 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Users that the risk service was asked about, by result: allow, hold, deny, failed (no answer), full (no room to ask).",
     ),
     (
+        "hongbao_progress_pushes_total",
+        "counter",
+        "Frames with the packets that are left, pushed to watching sessions: gateway.progress_per_second_max bounds them.",
+    ),
+    (
         "hongbao_grabs_total",
         "counter",
         "Grabs answered, by outcome.",
@@ -222,6 +227,7 @@ pub struct Metrics {
     pub risk_deny: Counter,
     pub risk_failed: Counter,
     pub risk_full: Counter,
+    pub progress_pushes: Counter,
     pub token_keys: Gauge,
     pub token_keys_loaded: Counter,
     pub token_keys_broken: Counter,
@@ -282,6 +288,7 @@ impl Metrics {
             risk_deny: counter!("hongbao_risk_users_total", "result" => "deny"),
             risk_failed: counter!("hongbao_risk_users_total", "result" => "failed"),
             risk_full: counter!("hongbao_risk_users_total", "result" => "full"),
+            progress_pushes: counter!("hongbao_progress_pushes_total"),
             token_keys: gauge!("hongbao_token_keys"),
             token_keys_loaded: counter!("hongbao_token_keys_loads_total", "result" => "loaded"),
             token_keys_broken: counter!("hongbao_token_keys_loads_total", "result" => "broken"),

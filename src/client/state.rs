@@ -470,6 +470,7 @@ impl State {
                 self.learn_key(&push);
                 Event::RainOpened(push)
             }
+            Some(Message::RainProgress(push)) => Event::RainProgress(push),
             Some(Message::RainSoldOut(push)) => Event::RainSoldOut(push),
             Some(Message::RainClosed(push)) => Event::RainClosed(push),
             Some(Message::InboxMessage(push)) if !push.user.is_empty() => {

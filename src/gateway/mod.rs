@@ -12,6 +12,8 @@ mod inbox;
 mod lane;
 /// Hello, Refresh, and the end of what they allowed.
 mod login;
+/// How many packets are left.
+mod progress;
 /// The rains this gateway knows, and when to tell clients of them.
 mod rains;
 /// An external service is asked about users.

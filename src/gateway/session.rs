@@ -127,6 +127,11 @@ impl Session {
         may
     }
 
+    /// Its client has not taken all that was written for it.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.out.borrow().is_empty()
+    }
+
     pub(super) fn closing_since(&self) -> Option<Instant> {
         self.closing.get()
     }

@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use super::early::Early;
 use super::edge::Edges;
 use super::lane::Lane;
-use super::rains::{BucketView, Phase, Push, RainView, Rains};
+use super::progress::Tellings;
+use super::rains::{BucketView, Phase, Push, RainView, Rains, Rank};
 use super::risk::Risk;
 use super::roll::{Orders, Roll};
 use super::rooms::Rooms;
@@ -75,6 +76,7 @@ pub struct Worker {
     lanes: RefCell<Vec<[Vec<Rc<Lane>>; 2]>>,
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
+    pub(super) tellings: RefCell<Tellings>,
     pub(super) users: Users,
     pub(super) edges: Edges,
     pub(super) orders: Arc<Orders>,
@@ -128,6 +130,7 @@ impl Worker {
             lanes: RefCell::default(),
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
+            tellings: RefCell::default(),
             users: Users::default(),
             edges: Edges::default(),
             orders: Arc::default(),
@@ -279,6 +282,9 @@ impl Worker {
     }
 
     async fn push(&self, push: Push) {
+        if let Rank::Progress(progress) = push.rank {
+            return self.push_progress(&push, progress).await;
+        }
         let watching = self.rooms.watching(&push.room);
         crate::metrics::get()
             .pushes

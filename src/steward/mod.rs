@@ -48,6 +48,8 @@ struct Applied {
     version: Option<(i64, Instant)>,
     /// No audit before this.
     audit_after: Option<Instant>,
+    /// When the gateways were told how many packets are left.
+    progress_at: Option<Instant>,
     /// Since when a bucket is known to be suspect.
     suspect_since: Option<Instant>,
 }

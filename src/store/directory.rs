@@ -142,3 +142,49 @@ impl Store {
         self.listen(keys::RAIN_CHANNEL, CHANGES_MAX, read, tasks, stop)
     }
 }
+
+/// How many packets of a rain are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub rain: RainId,
+    pub packets: u32,
+    pub remaining: u32,
+}
+
+/// Counts that wait for a gateway; the next ones are as good as those that are dropped.
+const PROGRESS_WAITING_MAX: usize = 64;
+
+impl Store {
+    /// Tells the gateways; it may be lost.
+    pub async fn publish_progress(&self, progress: Progress) -> Result<(), StoreError> {
+        let Progress {
+            rain,
+            packets,
+            remaining,
+        } = progress;
+        let mut publish = redis::cmd("PUBLISH");
+        publish
+            .arg(keys::PROGRESS_CHANNEL)
+            .arg(format!("{rain}:{packets}:{remaining}"));
+        self.route_of(&keys::rain(rain)).call(&publish).await?;
+        Ok(())
+    }
+
+    /// What stewards have counted, until `stop`.
+    pub fn watch_progress(
+        &self,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> mpsc::Receiver<Progress> {
+        let read = |text: &str| {
+            let mut parts = text.split(':');
+            Some(Progress {
+                rain: parts.next()?.parse().ok()?,
+                packets: parts.next()?.parse().ok()?,
+                remaining: parts.next()?.parse().ok()?,
+            })
+        };
+        let (channel, waiting) = (keys::PROGRESS_CHANNEL, PROGRESS_WAITING_MAX);
+        self.listen(channel, waiting, read, tasks, stop)
+    }
+}

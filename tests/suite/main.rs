@@ -26,6 +26,8 @@ mod inbox;
 mod leases;
 /// Every promise of the ledger, on both stores.
 mod ledger;
+/// What is told without being asked for.
+mod pushes;
 /// Whole rains, with crashes in the middle.
 mod rains;
 /// Nodes that come back as another process, with less than they had, or empty.
