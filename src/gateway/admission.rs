@@ -7,7 +7,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -81,14 +80,8 @@ struct Asked {
 
 fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<RainView>) {
     let id = rain.snapshot.rain;
-    let grab = Waiting {
-        session: session.clone(),
-        named: asked.named,
-        doubt: None,
-        request_id: asked.request_id,
-        since: Instant::now(),
-    };
     let request_id = asked.request_id;
+    let grab = Waiting::new(session, asked.named, request_id);
     let bucket = bucket_for(rain, grab.user());
     match local_answer(session, rain, bucket) {
         Some((outcome, packet)) => {

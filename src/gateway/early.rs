@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::session::Session;
@@ -15,6 +15,8 @@ use crate::config;
 use crate::rain::UserId;
 
 const SHARDS: usize = 16;
+/// Between two sweeps.
+const SWEEP_MS: u64 = 1_000;
 /// Users who are remembered; those beyond are not counted. About 100 bytes each.
 const USERS_MAX: usize = 262_144;
 
@@ -29,6 +31,9 @@ pub struct Early {
     shards: [Mutex<HashMap<UserId, Record>>; SHARDS],
     hasher: RandomState,
     users: AtomicUsize,
+    /// When the next sweep is worth its while, ms since `started`.
+    sweep_at_ms: AtomicU64,
+    started: Instant,
     taps_max: u32,
     window: Duration,
     cool_down: Duration,
@@ -40,6 +45,8 @@ impl Early {
             shards: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             users: AtomicUsize::new(0),
+            sweep_at_ms: AtomicU64::new(0),
+            started: Instant::now(),
             taps_max: settings.early_taps_max,
             window: settings.early_window,
             cool_down: settings.early_cool_down,
@@ -86,6 +93,18 @@ impl Early {
     /// Forgets those whose time is over.
     pub fn sweep(&self, now: Instant) {
         if self.users.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        // Workers ask often, and one of them a second is enough.
+        let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
+        let due = self.sweep_at_ms.load(Ordering::Relaxed);
+        let next = now_ms + SWEEP_MS;
+        let order = Ordering::Relaxed;
+        if now_ms < due
+            || (self.sweep_at_ms)
+                .compare_exchange(due, next, order, order)
+                .is_err()
+        {
             return;
         }
         for shard in &self.shards {

@@ -23,6 +23,7 @@ use crate::store::link::Link;
 use crate::store::node::Peer;
 use crate::store::route::Replicated;
 use crate::store::{StoreError, script};
+use crate::task;
 use crate::wire::Outcome;
 
 /// A grab on its way.
@@ -33,9 +34,26 @@ pub struct Waiting {
     pub doubt: Option<Doubt>,
     pub request_id: u64,
     pub since: Instant,
+    answered: Cell<bool>,
 }
 
 impl Waiting {
+    pub fn new(session: &Rc<Session>, named: Option<String>, request_id: u64) -> Waiting {
+        Waiting {
+            session: session.clone(),
+            named,
+            doubt: None,
+            request_id,
+            since: Instant::now(),
+            answered: Cell::new(false),
+        }
+    }
+
+    fn finish(&self, worker: &Worker) {
+        self.answered.set(true);
+        self.session.finished(worker);
+    }
+
     pub fn user(&self) -> &str {
         match &self.named {
             Some(name) => name,
@@ -102,8 +120,14 @@ impl Lane {
             }
             // One call a bucket, all in one round trip.
             let calls = batches.into_iter().map(|batch| async move {
-                let reply = self.send(worker, &batch).await;
-                self.answer(worker, batch, reply);
+                // A panic costs these grabs a repeat, and nobody else anything.
+                let carried = task::contained("lane", async {
+                    let reply = self.send(worker, &batch).await;
+                    self.answer(worker, &batch, reply);
+                });
+                if carried.await.is_err() {
+                    self.answer_retry(worker, &batch);
+                }
                 worker.flush_dirty();
             });
             futures_util::future::join_all(calls).await;
@@ -176,7 +200,7 @@ impl Lane {
         }
     }
 
-    fn answer(&self, worker: &Worker, batch: Queue, reply: Result<String, StoreError>) {
+    fn answer(&self, worker: &Worker, batch: &Queue, reply: Result<String, StoreError>) {
         let metrics = crate::metrics::get();
         metrics.grab_batch_users.record(batch.waiting.len() as f64);
         let answered = Instant::now();
@@ -190,28 +214,28 @@ impl Lane {
                 }
                 Ok(reply) => tracing::error!(reply, "grab answered something unexpected"),
             }
-            for grab in &batch.waiting {
-                grab.session.forget(batch.rain.snapshot.rain);
-                worker.reply_grab(
-                    &grab.session,
-                    grab.request_id,
-                    batch.rain.snapshot.rain,
-                    Outcome::Retry,
-                    None,
-                );
-                grab.session.finished(worker);
-            }
-            return;
+            return self.answer_retry(worker, batch);
         };
         let view = &batch.rain.buckets[batch.bucket];
         view.remember_epoch(answer.epoch);
         let (gate, epoch) = (answer.gate, answer.epoch);
         for grab in &batch.waiting {
             let entry = answer.next().flatten();
-            self.answer_one(worker, &batch, gate, epoch, grab, entry);
+            crate::crash::bug("lane");
+            self.answer_one(worker, batch, gate, epoch, grab, entry);
             metrics
                 .grab_seconds
                 .record((answered - grab.since).as_secs_f64());
+        }
+    }
+
+    /// For all who have no answer yet.
+    fn answer_retry(&self, worker: &Worker, batch: &Queue) {
+        let rain = batch.rain.snapshot.rain;
+        for grab in batch.waiting.iter().filter(|grab| !grab.answered.get()) {
+            grab.session.forget(rain);
+            worker.reply_grab(&grab.session, grab.request_id, rain, Outcome::Retry, None);
+            grab.finish(worker);
         }
     }
 
@@ -259,7 +283,7 @@ impl Lane {
         if let Some(packet) = packet {
             worker.await_credit(&grab.session, packet.id);
         }
-        grab.session.finished(worker);
+        grab.finish(worker);
     }
 }
 

@@ -172,7 +172,9 @@ impl Risk {
                 questions: questions.clone(),
             };
             let stop = stop.clone();
-            tasks.spawn(async move { stop.run_until_cancelled(desk.run()).await });
+            crate::task::spawn(tasks, "gateway.risk", async move {
+                stop.run_until_cancelled(desk.run()).await;
+            });
         }
         Ok(risk)
     }

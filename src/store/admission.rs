@@ -7,6 +7,7 @@ use redis::{Cmd, RedisError, Value};
 
 use super::StoreError;
 use super::bucket::text;
+use super::link::Link;
 use super::node::{Peer, Reach, short_run_id};
 use crate::clock::now_ms;
 use crate::rain::Durability;
@@ -96,6 +97,16 @@ pub async fn examine(connection: &mut MultiplexedConnection) -> Result<Exam, Red
         replicas_wanted: setting(names[3]).parse().unwrap_or_default(),
         clock_ahead_ms,
     })
+}
+
+/// Whether the node's file is on disk before it answers, and how many replicas it has, now.
+pub async fn durability(link: &Link) -> Result<(bool, u32), StoreError> {
+    let connection = link.connect().await?;
+    let info = link
+        .call_on(&connection, redis::cmd("INFO").arg("replication"))
+        .await?;
+    let replicas = info_field(&info, "connected_slaves").and_then(|count| count.parse().ok());
+    Ok((connection.peer.fsync, replicas.unwrap_or_default()))
 }
 
 impl Exam {

@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use hongbao::config::{Settings, Sources};
 use hongbao::rain::Durability;
 use hongbao::store::Store;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use redis::Value;
 use tempfile::TempDir;
 
@@ -83,6 +85,20 @@ impl Redis {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Answers nothing from now on, and forgets nothing.
+    pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Answers what was asked meanwhile.
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        nix::sys::signal::kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
     pub fn kill(&mut self) {
