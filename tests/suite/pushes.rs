@@ -134,7 +134,11 @@ async fn a_large_room_is_told_less_often_and_none_when_the_setting_says_so() {
 
 #[tokio::test]
 async fn sessions_that_do_not_read_delay_nobody() {
-    let server = Server::start(&["gateway.write_backlog_max_bytes=16777216"]);
+    let server = Server::start(&[
+        "gateway.write_backlog_max_bytes=16777216",
+        "gateway.frames_per_second=1000000",
+        "gateway.user_frames_per_second=1000000",
+    ]);
     let rain = server.ready_rain(1_000, 100_000).await;
     let mut stuck = vec![];
     let mut pings = bytes::BytesMut::new();
