@@ -159,6 +159,13 @@ impl Lane {
     async fn send(&self, worker: &Worker, batch: &Queue) -> Result<String, StoreError> {
         let durability = batch.rain.snapshot.durability;
         let view = &batch.rain.buckets[batch.bucket];
+        let replicated = match durability {
+            Durability::Memory | Durability::Fsync => None,
+            Durability::Replicas(replicas) => Some(Replicated {
+                replicas,
+                wait: self.replicas_wait,
+            }),
+        };
         // WON must not be sent for less than the rain's level: checked for the very process that is asked.
         let fsync = Cell::new(false);
         let call = |peer: &Peer| {
@@ -166,14 +173,8 @@ impl Lane {
             let users = batch.waiting.iter().map(Waiting::user);
             let places = batch.waiting.iter().enumerate();
             let doubts = places.filter_map(|(place, grab)| Some((place, grab.doubt?)));
-            grab::call(&view.keys, &peer.run_id, users, doubts)
-        };
-        let replicated = match durability {
-            Durability::Memory | Durability::Fsync => None,
-            Durability::Replicas(replicas) => Some(Replicated {
-                replicas,
-                wait: self.replicas_wait,
-            }),
+            let waits = replicated.is_some();
+            grab::call(&view.keys, &peer.run_id, waits, users, doubts)
         };
         crate::crash::point("grab.before");
         let route = worker.store.route(view.slot);

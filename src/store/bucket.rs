@@ -505,8 +505,9 @@ impl Bucket {
         users: impl Iterator<Item = &'u str> + Clone,
     ) -> Result<Value, StoreError> {
         let nobody = std::iter::empty;
-        let call =
-            |peer: &Peer| super::grab::call(&self.keys, &peer.run_id, users.clone(), nobody());
+        let call = |peer: &Peer| {
+            super::grab::call(&self.keys, &peer.run_id, false, users.clone(), nobody())
+        };
         self.route.run(&script::GRAB, call).await
     }
 

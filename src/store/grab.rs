@@ -38,7 +38,6 @@ pub struct Answer<'a> {
     entries: std::str::SplitAsciiWhitespace<'a>,
 }
 
-/// `run_id` is that of the process the call is sent to.
 /// A user whom somebody has doubts about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
@@ -48,20 +47,23 @@ pub enum Doubt {
     Deny,
 }
 
-/// `doubts`: by the users' places, from 0.
+/// `run_id` is that of the process the call is sent to; `waits` tells that WAIT follows; `doubts` are by the users' places, from 0.
 pub fn call<'u>(
     keys: &BucketKeys,
     run_id: &str,
+    waits: bool,
     users: impl Iterator<Item = &'u str>,
     doubts: impl Iterator<Item = (usize, Doubt)>,
 ) -> Cmd {
     let k = keys;
     let mut cmd = script::GRAB.call(&[&k.gate, &k.pool, &k.winners, &k.claims, &k.dead]);
+    cmd.arg(run_id);
+    let waits = if waits { "1" } else { "0" };
     let mut doubts = doubts.peekable();
     if doubts.peek().is_none() {
-        cmd.arg(run_id);
+        cmd.arg(waits);
     } else {
-        let mut text = run_id.to_owned();
+        let mut text = waits.to_owned();
         for (place, doubt) in doubts {
             let what = match doubt {
                 Doubt::Hold => 'h',

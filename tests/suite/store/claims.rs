@@ -280,6 +280,7 @@ async fn a_key_of_the_wrong_type_stops_a_script_before_its_first_write() {
             grab::call(
                 k,
                 &run_id,
+                false,
                 ["new", "newer"].into_iter(),
                 [(0, grab::Doubt::Hold)].into_iter(),
             ),

@@ -287,6 +287,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(40)..];
+            eprintln!("the last that the server said:\n{}", last.join("\n"));
+        }
     }
 }
 
