@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser as _;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use hongbao::rain::split::{Rule, Tier};
 use hongbao::rain::{Cents, Durability, RainId};
@@ -23,6 +24,35 @@ pub enum Scenario {
     #[command(args_override_self = true)]
     // a script's defaults come first, what is added to it wins
     Rain(RainArgs),
+    /// The benchmarks, each a ratio against a baseline of the same run: starts servers of its own on loopback.
+    Bench(BenchArgs),
+    /// A bare echo server, which the benchmarks compare with.
+    #[command(hide = true)]
+    Echo,
+}
+
+#[derive(Debug, Clone, ClapArgs)]
+pub struct BenchArgs {
+    /// B1 to B9; all of them if none is named.
+    pub names: Vec<String>,
+    /// Every side is measured so often, in turn with the others; the median counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99).map(usize::from))]
+    pub rounds: usize,
+    /// How long one round of one side takes.
+    #[arg(long, default_value = "1500ms", value_parser = duration)]
+    pub length: Duration,
+    /// Sessions of B9.
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=400_000))]
+    pub idle_sessions: u32,
+    /// Write machine, table and raw figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The server under test; by default the program `hongbao` beside this one.
+    #[arg(long, value_name = "FILE")]
+    pub hongbao: Option<PathBuf>,
+    /// No progress, only the table.
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// How the rain is opened.
@@ -200,8 +230,10 @@ mod tests {
             "secret",
         ];
         let args = Args::try_parse_from(least.iter().chain(more))?;
-        let Scenario::Rain(args) = args.scenario;
-        Ok(args)
+        match args.scenario {
+            Scenario::Rain(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

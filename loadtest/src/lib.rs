@@ -4,8 +4,16 @@
 
 /// The command line.
 pub mod args;
+/// The benchmarks.
+pub mod bench;
 /// How a person behaves, from a seed.
 mod human;
+/// Ctrl-C.
+mod interrupt;
+/// The highest rate that keeps a bound.
+mod knee;
+/// Descriptors.
+mod limits;
 /// Counts and latencies while it runs.
 mod meter;
 /// The scenario `rain`: a whole life of a rain, seen from outside.
@@ -14,6 +22,8 @@ pub mod rain;
 pub mod report;
 /// What a person sees while it runs.
 mod show;
+/// Connections by the thousand, cheaply.
+pub mod swarm;
 /// Session tokens.
 mod tokens;
 
@@ -52,6 +62,9 @@ pub enum LoadError {
     },
     #[error("user {user} cannot get a session: {source}")]
     Session { user: String, source: ClientError },
+    /// Benchmarks that have no result.
+    #[error("{0}")]
+    Bench(String),
     #[error("interrupted")]
     Interrupted,
 }
@@ -67,5 +80,17 @@ impl LoadError {
 pub async fn run(args: Args) -> Result<bool, LoadError> {
     match args.scenario {
         Scenario::Rain(args) => rain::run(args).await,
+        Scenario::Bench(args) => bench::run(args).await,
+        Scenario::Echo => match bench::echo::serve() {
+            Ok(()) => Ok(true),
+            Err(error) => Err(LoadError::Bench(format!("the echo server: {error}"))),
+        },
     }
+}
+
+fn write_file(path: &std::path::Path, bytes: &[u8]) -> Result<(), LoadError> {
+    std::fs::write(path, bytes).map_err(|source| LoadError::Unwritable {
+        path: path.to_owned(),
+        source,
+    })
 }

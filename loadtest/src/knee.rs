@@ -1,0 +1,125 @@
+//! The knee: the highest rate at which the latency still keeps its bound.
+
+use serde::Serialize;
+
+/// From one trial to the next while all goes well.
+const STEP_UP: f64 = 1.5;
+
+/// What came of offering one rate for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Trial {
+    /// Offered, a second.
+    pub rate: f64,
+    /// Answered, a second.
+    pub reached: f64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    /// Arrivals that found no connection free.
+    pub dropped: u64,
+    /// Sent late, because the generator could not keep up.
+    pub late: u64,
+    pub good: bool,
+}
+
+impl Trial {
+    /// Good is: the bound is kept, nothing was dropped, and what was offered was answered.
+    pub fn judge(mut self, bound_ms: f64) -> Trial {
+        self.good =
+            self.p99_ms <= bound_ms && self.dropped == 0 && self.reached >= 0.95 * self.rate;
+        self
+    }
+}
+
+/// Goes up from `first` until a trial fails or `highest` is reached, then halves the gap between the best and the worst `halvings` times. Returns the
+/// highest good rate, 0 if there is none, and the trials in their order.
+pub fn find<E>(
+    first: f64,
+    highest: f64,
+    halvings: u32,
+    mut offer: impl FnMut(f64) -> Result<Trial, E>,
+) -> Result<(f64, Vec<Trial>), E> {
+    let (mut good, mut bad) = (0.0_f64, None);
+    let mut trials = vec![];
+    let mut rate = first.min(highest);
+    let mut halved = 0;
+    loop {
+        let trial = offer(rate)?;
+        trials.push(trial);
+        if trial.good {
+            good = good.max(rate);
+        } else {
+            bad = Some(rate);
+        }
+        rate = match bad {
+            None if good >= highest => break,
+            None => (good * STEP_UP).min(highest),
+            Some(_) if halved == halvings => break,
+            Some(bad) => {
+                halved += 1;
+                (good + bad) / 2.0
+            }
+        };
+    }
+    Ok((good, trials))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn knee_at(limit: f64, highest: f64) -> (f64, usize) {
+        let offer = |rate: f64| {
+            let trial = Trial {
+                rate,
+                reached: rate.min(limit),
+                p50_ms: 1.0,
+                p99_ms: if rate <= limit { 2.0 } else { 80.0 },
+                dropped: 0,
+                late: 0,
+                good: false,
+            };
+            Ok::<Trial, ()>(trial.judge(10.0))
+        };
+        let (knee, trials) = find(100.0, highest, 5, offer).unwrap();
+        (knee, trials.len())
+    }
+
+    #[test]
+    fn the_knee_is_found_between_the_last_good_and_the_first_bad_rate() {
+        let (knee, trials) = knee_at(1_000.0, 1e9);
+        assert!((950.0..=1_000.0).contains(&knee), "{knee}");
+        // 100 · 1.5^6 = 1139 is the first bad one, the seventh trial.
+        assert_eq!(trials, 7 + 5);
+    }
+
+    #[test]
+    fn a_search_ends_at_the_highest_rate_and_at_the_bottom() {
+        assert_eq!(knee_at(1e9, 200.0), (200.0, 3));
+        let (knee, trials) = knee_at(1.0, 1e9);
+        assert_eq!((knee, trials), (0.0, 6));
+    }
+
+    #[test]
+    fn a_trial_that_drops_or_lags_is_not_good() {
+        let good = Trial {
+            rate: 100.0,
+            reached: 99.0,
+            p50_ms: 1.0,
+            p99_ms: 5.0,
+            dropped: 0,
+            late: 0,
+            good: false,
+        };
+        assert!(good.judge(10.0).good);
+        assert!(!good.judge(4.0).good);
+        assert!(!Trial { dropped: 1, ..good }.judge(10.0).good);
+        assert!(
+            !Trial {
+                reached: 90.0,
+                ..good
+            }
+            .judge(10.0)
+            .good
+        );
+    }
+}
