@@ -6,12 +6,14 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use hongbao::rain::split::{Rule, Tier};
 use hongbao::rain::{Cents, Durability, RainId};
 
+use crate::scenario::args as scenario;
+
 /// Load generator of hongbao.
 #[derive(Debug, Parser)]
 #[command(
     name = "hongbao-load",
     version,
-    after_help = "Exit codes: 0 the audit balances and every check holds, 1 it does not, 2 wrong arguments, 3 the run could not be carried out."
+    after_help = "Exit codes: 0 the audit balances and every check holds, 1 it does not, 2 wrong arguments, 3 the run could not be carried out, 4 a --bound (or a goal of bench) does not hold."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -24,6 +26,22 @@ pub enum Scenario {
     #[command(args_override_self = true)]
     // a script's defaults come first, what is added to it wins
     Rain(RainArgs),
+    /// Winning grabs by plan (open loop, with a ramp), or as fast as they are answered; the ledger is checked afterwards.
+    Grabs(scenario::GrabsArgs),
+    /// A storm of connections.
+    Connect(scenario::ConnectArgs),
+    /// Hold sessions that only send heartbeats.
+    Idle(scenario::IdleArgs),
+    /// How soon everybody hears that a rain has opened.
+    Push(scenario::PushArgs),
+    /// How fast wins become credits.
+    Settle(scenario::SettleArgs),
+    /// Find the knee: the highest rate with p99 under a bound.
+    Sweep(scenario::SweepArgs),
+    /// Honest sessions among slow lorises, slow readers and garbage.
+    Hostile(scenario::HostileArgs),
+    /// Add up the HDR logs of several generators.
+    Merge(scenario::MergeArgs),
     /// The benchmarks, each a ratio against a baseline of the same run: starts servers of its own on loopback.
     Bench(BenchArgs),
     /// A bare echo server, which the benchmarks compare with.
@@ -193,7 +211,7 @@ fn rule(text: &str) -> Result<Rule, String> {
 }
 
 /// `30s`, `1500ms`, `2m`, and `30` for seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let fault = || {
         format!(
             "\"{text}\" is not a time like 30s, 1500ms or 2m, of at least 1 ms and at most 24 hours"

@@ -30,37 +30,53 @@ impl Trial {
     }
 }
 
-/// Goes up from `first` until a trial fails or `highest` is reached, then halves the gap between the best and the worst `halvings` times. Returns the
-/// highest good rate, 0 if there is none, and the trials in their order.
-pub fn find<E>(
-    first: f64,
+/// Goes up from `first` until a trial fails or `highest` is reached, then halves the gap between the best and the worst `halvings` times.
+pub struct Search {
     highest: f64,
-    halvings: u32,
-    mut offer: impl FnMut(f64) -> Result<Trial, E>,
-) -> Result<(f64, Vec<Trial>), E> {
-    let (mut good, mut bad) = (0.0_f64, None);
-    let mut trials = vec![];
-    let mut rate = first.min(highest);
-    let mut halved = 0;
-    loop {
-        let trial = offer(rate)?;
-        trials.push(trial);
-        if trial.good {
-            good = good.max(rate);
-        } else {
-            bad = Some(rate);
+    halvings_left: u32,
+    good: f64,
+    bad: Option<f64>,
+    next: Option<f64>,
+}
+
+impl Search {
+    pub fn new(first: f64, highest: f64, halvings: u32) -> Search {
+        Search {
+            highest,
+            halvings_left: halvings,
+            good: 0.0,
+            bad: None,
+            next: Some(first.min(highest)),
         }
-        rate = match bad {
-            None if good >= highest => break,
-            None => (good * STEP_UP).min(highest),
-            Some(_) if halved == halvings => break,
+    }
+
+    /// The rate to try; `None` when the search is over.
+    pub fn next(&self) -> Option<f64> {
+        self.next
+    }
+
+    /// What came of trying it.
+    pub fn tried(&mut self, trial: Trial) {
+        if trial.good {
+            self.good = self.good.max(trial.rate);
+        } else {
+            self.bad = Some(trial.rate);
+        }
+        self.next = match self.bad {
+            None if self.good >= self.highest => None,
+            None => Some((self.good * STEP_UP).min(self.highest)),
+            Some(_) if self.halvings_left == 0 => None,
             Some(bad) => {
-                halved += 1;
-                (good + bad) / 2.0
+                self.halvings_left -= 1;
+                Some((self.good + bad) / 2.0)
             }
         };
     }
-    Ok((good, trials))
+
+    /// The highest good rate so far; 0 if there is none.
+    pub fn knee(&self) -> f64 {
+        self.good
+    }
 }
 
 #[cfg(test)]
@@ -68,7 +84,9 @@ mod tests {
     use super::*;
 
     fn knee_at(limit: f64, highest: f64) -> (f64, usize) {
-        let offer = |rate: f64| {
+        let mut search = Search::new(100.0, highest, 5);
+        let mut trials = 0;
+        while let Some(rate) = search.next() {
             let trial = Trial {
                 rate,
                 reached: rate.min(limit),
@@ -78,10 +96,10 @@ mod tests {
                 late: 0,
                 good: false,
             };
-            Ok::<Trial, ()>(trial.judge(10.0))
-        };
-        let (knee, trials) = find(100.0, highest, 5, offer).unwrap();
-        (knee, trials.len())
+            search.tried(trial.judge(10.0));
+            trials += 1;
+        }
+        (search.knee(), trials)
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub async fn b9(setup: &Setup, sessions: u32) -> Result<Vec<Row>, BenchError> {
     let mut swarm = Swarm::new(dialect).map_err(BenchError::io("start the generator"))?;
     let before = server.process.memory_bytes();
     let ramp = Ramp {
-        server: server.gateway()?,
+        servers: &[server.gateway()?],
         connections: sessions as usize,
         per_second: 0,
         patience: Duration::from_secs(90),
@@ -47,10 +47,13 @@ pub async fn b9(setup: &Setup, sessions: u32) -> Result<Vec<Row>, BenchError> {
     let quiet = swarm.listen(Duration::from_secs(1), |_| false);
     quiet.map_err(BenchError::io("listen"))?;
     let each = (server.process.memory_bytes().saturating_sub(before)) as f64 / ready as f64;
-    server.admin()?.open_rain(rain).await?;
+    // Opened by another thread: this one must be listening by then.
+    let admin = server.admin()?;
+    let opening = tokio::spawn(async move { admin.open_rain(rain).await });
     let told = swarm
         .listen(PUSH_MAX, |tally| tally.push_lags.len() >= ready as u64)
         .map_err(BenchError::io("listen"))?;
+    opening.await.expect("it does not panic")?;
     if told.push_lags.len() < ready as u64 {
         let heard = told.push_lags.len();
         return Err(BenchError::Odd(format!(

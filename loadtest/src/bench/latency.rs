@@ -9,7 +9,7 @@ use super::redis::{Fsync, Redis};
 use super::server::Server;
 use super::table::{Figures, Goal, Row};
 use super::{BenchError, Setup, Side, all_are, connected, edge_swarm};
-use crate::knee::{self, Trial};
+use crate::knee::{Search, Trial};
 use crate::swarm::Swarm;
 use crate::swarm::dialect::Dialect;
 use crate::swarm::plan::Plan;
@@ -43,26 +43,14 @@ pub async fn b6(setup: &Setup) -> Result<Vec<Row>, BenchError> {
         .await?;
     let mut ours = edge_swarm(&server, rain, SESSIONS, "b6")?;
 
-    let offer = |rate: f64| -> Result<Trial, BenchError> {
-        let plan = Plan::new(rate, TRIAL, Duration::ZERO, Some(rate as u64));
-        let tally = ours.open_loop(plan, IN_FLIGHT_MAX);
-        let tally = tally.map_err(BenchError::io("run the generator"))?;
-        all_are(&tally, Some(Outcome::Won))?;
-        let trial = Trial {
-            rate,
-            reached: tally.answered as f64 / TRIAL.as_secs_f64(),
-            p50_ms: tally.quantile_ms(0.5),
-            p99_ms: tally.quantile_ms(0.99),
-            dropped: tally.dropped,
-            late: tally.late,
-            good: false,
-        };
-        Ok(trial.judge(BOUND_MS))
-    };
-    let (knee, trials) = knee::find(FIRST_RATE, HIGHEST_RATE, HALVINGS, offer)?;
+    let mut search = Search::new(FIRST_RATE, HIGHEST_RATE, HALVINGS);
+    while let Some(rate) = search.next() {
+        search.tried(offer(&mut ours, rate)?);
+    }
+    let knee = search.knee();
     if knee == 0.0 {
         return Err(BenchError::Odd(format!(
-            "no rate keeps p99 ≤ {BOUND_MS} ms: {trials:?}"
+            "no rate keeps p99 ≤ {BOUND_MS} ms"
         )));
     }
     let rate = knee / 2.0;
@@ -86,6 +74,23 @@ pub async fn b6(setup: &Setup) -> Result<Vec<Row>, BenchError> {
     row.raw
         .push(Figures::new("knee (p99 ≤ 10 ms)", "/s", vec![knee]));
     Ok(vec![row])
+}
+
+fn offer<D: Dialect>(swarm: &mut Swarm<D>, rate: f64) -> Result<Trial, BenchError> {
+    let plan = Plan::new(rate, TRIAL, Duration::ZERO, Some(rate as u64));
+    let tally = swarm.open_loop(plan, IN_FLIGHT_MAX);
+    let tally = tally.map_err(BenchError::io("run the generator"))?;
+    all_are(&tally, Some(Outcome::Won))?;
+    let trial = Trial {
+        rate,
+        reached: tally.answered as f64 / TRIAL.as_secs_f64(),
+        p50_ms: tally.quantile_ms(0.5),
+        p99_ms: tally.quantile_ms(0.99),
+        dropped: tally.dropped,
+        late: tally.late,
+        good: false,
+    };
+    Ok(trial.judge(BOUND_MS))
 }
 
 /// p99 from the planned instant, ms.

@@ -40,6 +40,7 @@ use tempfile::TempDir;
 use crate::LoadError;
 use crate::args::BenchArgs;
 use crate::interrupt;
+use crate::record::Verdict;
 use crate::swarm::dialect::{Ask, Dialect, Gateway, Who};
 use crate::swarm::tally::Tally;
 use crate::swarm::{Closed, Ramp, Swarm};
@@ -57,7 +58,7 @@ pub enum BenchError {
     #[error(transparent)]
     Admin(#[from] AdminError),
     #[error("{0}")]
-    Tokens(String),
+    Load(String),
     #[error("{0}")]
     Odd(String),
     #[error("interrupted")]
@@ -72,7 +73,7 @@ impl BenchError {
 
 impl From<LoadError> for BenchError {
     fn from(error: LoadError) -> BenchError {
-        BenchError::Tokens(error.to_string())
+        BenchError::Load(error.to_string())
     }
 }
 
@@ -123,8 +124,7 @@ type Side<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 /// The benchmarks by name.
 const NAMES: [&str; 9] = ["B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9"];
 
-/// Returns whether every goal was reached.
-pub async fn run(args: BenchArgs) -> Result<bool, LoadError> {
+pub async fn run(args: BenchArgs) -> Result<Verdict, LoadError> {
     let chosen = |name: &str| args.names.is_empty() || args.names.iter().any(|one| one == name);
     if let Some(unknown) = args
         .names
@@ -187,7 +187,10 @@ pub async fn run(args: BenchArgs) -> Result<bool, LoadError> {
         crate::write_file(path, table.json().as_bytes())?;
     }
     if failed.is_empty() {
-        return Ok(table.rows.iter().all(|row| row.reached));
+        return Ok(match table.rows.iter().all(|row| row.reached) {
+            true => Verdict::Good,
+            false => Verdict::BeyondThreshold,
+        });
     }
     Err(LoadError::Bench(failed.join("\n")))
 }
@@ -226,7 +229,7 @@ fn connected<D: Dialect>(
 ) -> Result<Swarm<D>, BenchError> {
     let mut swarm = Swarm::new(dialect).map_err(BenchError::io("start the generator"))?;
     let ramp = Ramp {
-        server,
+        servers: &[server],
         connections,
         per_second: 0,
         patience: Duration::from_secs(20),

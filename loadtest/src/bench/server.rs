@@ -4,20 +4,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hongbao::client::admin::{AdminClient, NewRain};
-use hongbao::rain::split::Rule;
-use hongbao::rain::{Cents, Durability, RainId, State};
+use hongbao::client::admin::AdminClient;
+use hongbao::rain::{Durability, RainId};
 use hongbao::serve::Addresses;
 
 use super::BenchError;
 use super::process::Process;
+use crate::rains::{self, Order};
 use crate::tokens::Signer;
 
 /// How long a server may take to be reachable, and a rain to be loaded.
 const START_MAX: Duration = Duration::from_secs(30);
 const LOAD_MAX: Duration = Duration::from_secs(120);
-/// What one packet is worth on the average.
-const PACKET_CENTS: i64 = 100;
 
 pub struct Server {
     pub process: Process,
@@ -106,29 +104,15 @@ impl Server {
         buckets: u32,
         durability: Durability,
     ) -> Result<RainId, BenchError> {
-        let admin = self.admin()?;
-        let total = Cents(i64::from(packets) * PACKET_CENTS);
-        admin.create_sponsor("bench").await?;
-        admin.deposit("bench", total, room).await?;
-        let rain = NewRain {
-            title: "benchmark".to_owned(),
-            room: room.to_owned(),
-            sponsor: "bench".to_owned(),
-            rule: Rule::DoubleMean,
-            total_cents: total,
+        let order = Order {
+            key: room,
+            room,
             packets,
-            min_cents: None,
-            max_cents: None,
-            opens_at_ms: None,
-            duration_ms: Some(3_600_000),
-            durability: Some(durability),
             buckets: Some(buckets),
-            refund_after_ms: None,
-            key: Some(room.to_owned()),
+            durability: Some(durability),
+            patience: LOAD_MAX,
         };
-        let id = admin.create_rain(&rain).await?.id;
-        self.reach(id, State::Ready).await?;
-        Ok(id)
+        Ok(rains::ready(&self.admin()?, &order).await?)
     }
 
     pub async fn open_rain(
@@ -139,22 +123,7 @@ impl Server {
         durability: Durability,
     ) -> Result<RainId, BenchError> {
         let id = self.ready_rain(room, packets, buckets, durability).await?;
-        self.admin()?.open_rain(id).await?;
-        self.reach(id, State::Open).await?;
+        rains::open(&self.admin()?, id, LOAD_MAX).await?;
         Ok(id)
-    }
-
-    async fn reach(&self, id: RainId, state: State) -> Result<(), BenchError> {
-        let admin = self.admin()?;
-        let deadline = Instant::now() + LOAD_MAX;
-        while admin.rain(id).await?.state < state {
-            if Instant::now() > deadline {
-                return Err(BenchError::Odd(format!(
-                    "rain {id} does not become {state}"
-                )));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
     }
 }

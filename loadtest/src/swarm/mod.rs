@@ -28,7 +28,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use crate::interrupt;
 use dialect::{Dialect, Heard};
 use plan::Plan;
-use tally::Tally;
+use tally::{Slot, Tally};
 
 /// Request ids in flight on one connection are 1 to this: one bit each, one byte on the wire.
 pub const IN_FLIGHT_MAX: u32 = 64;
@@ -96,8 +96,9 @@ impl Connection {
 
 /// How connections are made.
 #[derive(Clone, Copy, Debug)]
-pub struct Ramp {
-    pub server: SocketAddr,
+pub struct Ramp<'a> {
+    /// Taken in turn; at least one.
+    pub servers: &'a [SocketAddr],
     pub connections: usize,
     /// New connections a second; 0 as fast as they are answered.
     pub per_second: u32,
@@ -137,6 +138,8 @@ pub struct Swarm<D> {
     in_flight: u64,
     /// Connections with bytes to write that no event will bring up.
     dirty: VecDeque<usize>,
+    /// Length of the slots that a run is cut into, ms, and who is told of each.
+    series: Option<(u64, fn(&Slot))>,
 }
 
 impl<D: Dialect> Swarm<D> {
@@ -158,7 +161,20 @@ impl<D: Dialect> Swarm<D> {
             began: Instant::now(),
             in_flight: 0,
             dirty: VecDeque::new(),
+            series: None,
         })
+    }
+
+    /// From now on runs are cut into slots.
+    pub fn with_series(&mut self, slot_ms: u64, told: fn(&Slot)) {
+        self.series = Some((slot_ms, told));
+    }
+
+    fn tally(&self, start: u64) -> Tally {
+        match self.series {
+            Some((slot_ms, told)) => Tally::new(start).with_series(slot_ms, Box::new(told)),
+            None => Tally::new(start),
+        }
     }
 
     /// Connections that are ready.
@@ -168,8 +184,8 @@ impl<D: Dialect> Swarm<D> {
     }
 
     /// Makes connections, greets, and returns when each is ready or has failed. The tally's latencies are from the first packet to the Welcome.
-    pub fn connect(&mut self, ramp: Ramp) -> io::Result<Tally> {
-        let mut tally = Tally::new(self.now());
+    pub fn connect(&mut self, ramp: Ramp<'_>) -> io::Result<Tally> {
+        let mut tally = self.tally(self.now());
         let (start, from) = (self.now(), self.connections.len());
         let deadline = start + ramp.patience.as_nanos() as u64;
         let wanted = from + ramp.connections;
@@ -204,22 +220,23 @@ impl<D: Dialect> Swarm<D> {
         }
     }
 
-    fn begin(&mut self, ramp: Ramp) -> io::Result<()> {
+    fn begin(&mut self, ramp: Ramp<'_>) -> io::Result<()> {
         let index = self.connections.len();
+        let server = ramp.servers[index % ramp.servers.len()];
         let socket = socket2::Socket::new(
-            socket2::Domain::for_address(ramp.server),
+            socket2::Domain::for_address(server),
             socket2::Type::STREAM,
             None,
         )?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
-        if ramp.server.ip().is_loopback() && ramp.server.is_ipv4() {
+        if server.ip().is_loopback() && server.is_ipv4() {
             // 127.0.0.2 and up: 127.0.0.1 is left to everybody else on this machine.
             let last = 2 + (index / PER_SOURCE) % SOURCES_MAX;
             let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last as u8));
             socket.bind(&SocketAddr::new(source, 0).into())?;
         }
-        match socket.connect(&ramp.server.into()) {
+        match socket.connect(&server.into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
             Err(error) => return Err(error),
@@ -246,7 +263,7 @@ impl<D: Dialect> Swarm<D> {
         self.allow(closed.in_flight);
         let start = self.now() + closed.warm_up.as_nanos() as u64;
         let end = start + closed.length.as_nanos() as u64;
-        let mut tally = Tally::new(start);
+        let mut tally = self.tally(start);
         let mut step = Step {
             tally: &mut tally,
             again_until: end,
@@ -271,7 +288,7 @@ impl<D: Dialect> Swarm<D> {
     pub fn open_loop(&mut self, mut plan: Plan, in_flight_max: u32) -> io::Result<Tally> {
         self.allow(in_flight_max);
         let zero = self.now();
-        let mut tally = Tally::new(zero);
+        let mut tally = self.tally(zero);
         while let Some(due) = plan.peek() {
             let due = zero + due.as_nanos() as u64;
             let now = self.now();
@@ -309,7 +326,7 @@ impl<D: Dialect> Swarm<D> {
     ) -> io::Result<Tally> {
         let start = self.now();
         let end = start + length.as_nanos() as u64;
-        let mut tally = Tally::new(start);
+        let mut tally = self.tally(start);
         while self.now() < end && !interrupt::is_set() && !enough(&tally) {
             let mut step = Step {
                 tally: &mut tally,
@@ -327,7 +344,7 @@ impl<D: Dialect> Swarm<D> {
         self.allow(1);
         let start = self.now();
         let end = start + patience.as_nanos() as u64;
-        let mut tally = Tally::new(start);
+        let mut tally = self.tally(start);
         for index in 0..self.connections.len() {
             let mut step = Step {
                 tally: &mut tally,
