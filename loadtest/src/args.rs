@@ -27,20 +27,28 @@ pub enum Scenario {
     // a script's defaults come first, what is added to it wins
     Rain(RainArgs),
     /// Winning grabs by plan (open loop, with a ramp), or as fast as they are answered; the ledger is checked afterwards.
+    #[command(args_override_self = true)]
     Grabs(scenario::GrabsArgs),
     /// A storm of connections.
+    #[command(args_override_self = true)]
     Connect(scenario::ConnectArgs),
     /// Hold sessions that only send heartbeats.
+    #[command(args_override_self = true)]
     Idle(scenario::IdleArgs),
     /// How soon everybody hears that a rain has opened.
+    #[command(args_override_self = true)]
     Push(scenario::PushArgs),
     /// How fast wins become credits.
+    #[command(args_override_self = true)]
     Settle(scenario::SettleArgs),
     /// Find the knee: the highest rate with p99 under a bound.
+    #[command(args_override_self = true)]
     Sweep(scenario::SweepArgs),
     /// Honest sessions among slow lorises, slow readers and garbage.
+    #[command(args_override_self = true)]
     Hostile(scenario::HostileArgs),
     /// Add up the HDR logs of several generators.
+    #[command(args_override_self = true)]
     Merge(scenario::MergeArgs),
     /// The benchmarks, each a ratio against a baseline of the same run: starts servers of its own on loopback.
     Bench(BenchArgs),
@@ -53,13 +61,13 @@ pub enum Scenario {
 pub struct BenchArgs {
     /// B1 to B9; all of them if none is named.
     pub names: Vec<String>,
-    /// Every side is measured so often, in turn with the others; the median counts.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=99).map(usize::from))]
+    /// Every side is measured so often, in turn with the others; the median of the rounds' ratios counts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=99).map(usize::from))]
     pub rounds: usize,
     /// How long one round of one side takes.
-    #[arg(long, default_value = "1500ms", value_parser = duration)]
+    #[arg(long, default_value = "1s", value_parser = duration)]
     pub length: Duration,
-    /// Sessions of B9.
+    /// Sessions of B9; fewer if this process may not open so many descriptors (ulimit -n).
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=400_000))]
     pub idle_sessions: u32,
     /// Write machine, table and raw figures as JSON.

@@ -260,8 +260,12 @@ impl Record {
         if let Some(knee) = self.knee {
             row("knee", format!("{} a second", count(knee as u64)));
         }
-        for (name, value) in &self.figures {
-            row(name, format!("{value:.2}"));
+        for (at, (name, value)) in self.figures.iter().enumerate() {
+            let label = if at == 0 { "figures" } else { "" };
+            row(
+                label,
+                format!("{name} {}", paint.bold(&format!("{value:.2}"))),
+            );
         }
         for fault in &self.faults {
             row("fault", fault.clone());
@@ -554,6 +558,7 @@ pub mod tests {
             "at_s,planned,answered,dropped,late,p50_ms,p99_ms,max_ms"
         );
         assert!(lines[1].starts_with("0.000,1000,"), "{}", lines[1]);
-        assert_eq!(lines.len(), 4);
+        // The last requests are answered in the fourth second.
+        assert_eq!(lines.len(), 1 + 4);
     }
 }

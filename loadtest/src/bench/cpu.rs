@@ -16,7 +16,7 @@ const SESSIONS: usize = 200;
 /// In flight on each session: 400 for each of 8 nodes, as much as one is given in a hot rain.
 const IN_FLIGHT: u32 = 16;
 /// Enough that a tick of the processor clock, 10 ms, is a small part of what they cost.
-const WINS: u32 = 250_000;
+const WINS: u32 = 200_000;
 
 struct System {
     swarm: Swarm<Gateway>,

@@ -15,7 +15,7 @@ use crate::swarm::dialect::{Echo, Gateway, Who};
 use crate::swarm::{Closed, Swarm};
 
 /// No round wins more; so many packets are loaded for each.
-const ROUND_WINS_MAX: u32 = 500_000;
+const ROUND_WINS_MAX: u32 = 400_000;
 
 pub async fn b1_b2(setup: &Setup, sessions: usize) -> Result<Vec<Row>, BenchError> {
     setup.tell(&format!("B1, B2: {sessions} sessions, one in flight each"));

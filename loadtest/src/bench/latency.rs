@@ -87,6 +87,7 @@ fn offer<D: Dialect>(swarm: &mut Swarm<D>, rate: f64) -> Result<Trial, BenchErro
         p50_ms: tally.quantile_ms(0.5),
         p99_ms: tally.quantile_ms(0.99),
         dropped: tally.dropped,
+        unanswered: tally.unanswered,
         late: tally.late,
         good: false,
     };

@@ -121,6 +121,9 @@ impl Setup {
 /// One round of one side.
 type Side<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 
+/// Descriptors beside those of B9's sessions, here and in the gateway.
+const SPARE_DESCRIPTORS: u64 = 500;
+
 /// The benchmarks by name.
 const NAMES: [&str; 9] = ["B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9"];
 
@@ -137,7 +140,11 @@ pub async fn run(args: BenchArgs) -> Result<Verdict, LoadError> {
         )));
     }
     interrupt::watch();
-    crate::limits::allow_descriptors(u64::from(args.idle_sessions) + 1_000);
+    let descriptors =
+        crate::limits::allow_descriptors(u64::from(args.idle_sessions) + SPARE_DESCRIPTORS);
+    let idle_sessions = args
+        .idle_sessions
+        .min(descriptors.saturating_sub(SPARE_DESCRIPTORS) as u32);
     let setup = Setup {
         hongbao: hongbao_program(args.hongbao.as_deref())?,
         rounds: args.rounds,
@@ -179,7 +186,7 @@ pub async fn run(args: BenchArgs) -> Result<Verdict, LoadError> {
         add(&mut table, "B8", cpu::b8(&setup).await);
     }
     if chosen("B9") {
-        add(&mut table, "B9", idle::b9(&setup, args.idle_sessions).await);
+        add(&mut table, "B9", idle::b9(&setup, idle_sessions).await);
     }
     table.rows.sort_by(|one, other| one.name.cmp(&other.name));
     print!("{}", table.text());

@@ -15,9 +15,9 @@ use crate::swarm::Closed;
 
 const NODES: usize = 3;
 /// Won before anything is settled.
-const CLAIMS: u32 = 300_000;
+const CLAIMS: u32 = 400_000;
 /// A round settles so many at most, so that claims are left for the others.
-const ROUND_CLAIMS_MAX: u64 = 80_000;
+const ROUND_CLAIMS_MAX: u64 = 60_000;
 /// After the first credit, before the clock starts.
 const SETTLE_IN: Duration = Duration::from_millis(200);
 /// How long the first credit may take.

@@ -47,9 +47,11 @@ pub struct Row {
 }
 
 impl Row {
-    /// The ratio of two sides' medians.
+    /// The median of the rounds' ratios: what slows a machine down slows both sides of a round.
     pub fn ratio(name: &str, what: &str, goal: Goal, ours: Figures, baseline: Figures) -> Row {
-        let measured = ours.median / baseline.median;
+        let pairs = ours.values.iter().zip(&baseline.values);
+        let ratios: Vec<f64> = pairs.map(|(ours, baseline)| ours / baseline).collect();
+        let measured = median(&ratios);
         Row::figure(name, what, goal, measured, "×", vec![ours, baseline])
     }
 
@@ -227,7 +229,7 @@ mod tests {
 
     fn table() -> Table {
         let ours = Figures::new("hongbao", "grabs/s", vec![210.0, 190.0, 200.0]);
-        let theirs = Figures::new("classic", "grabs/s", vec![100.0]);
+        let theirs = Figures::new("classic", "grabs/s", vec![100.0, 95.0, 125.0]);
         let idle = Figures::new("idle", "KiB", vec![3.25]);
         let mut table = Table::new(Machine {
             processors: 2,

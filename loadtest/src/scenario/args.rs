@@ -116,7 +116,7 @@ pub struct ConnectArgs {
     pub rate: u32,
     /// The longest time for all of them.
     #[arg(long, default_value = "60s", value_parser = duration)]
-    pub patience: Duration,
+    pub within: Duration,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -8,7 +8,7 @@ use crate::swarm::dialect::{Ask, Who};
 pub fn connect(args: ConnectArgs) -> Result<Verdict, LoadError> {
     let field = Field::new(&args.target, &args.output)?;
     let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?)?;
-    let tally = field.connect(&mut swarm, args.sessions, args.rate, args.patience)?;
+    let tally = field.connect(&mut swarm, args.sessions, args.rate, args.within)?;
     let title = format!("{} connections", args.sessions);
     let mut record = Record::new("connect", &title, field.seed, tally);
     let ready = swarm.ready();

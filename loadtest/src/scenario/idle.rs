@@ -12,7 +12,7 @@ pub fn idle(args: IdleArgs) -> Result<Verdict, LoadError> {
     let field = Field::new(&connect.target, &connect.output)?;
     let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?)?;
     let before = args.pid.map(memory_bytes);
-    let connected = field.connect(&mut swarm, connect.sessions, connect.rate, connect.patience)?;
+    let connected = field.connect(&mut swarm, connect.sessions, connect.rate, connect.within)?;
     let ready = swarm.ready();
     if ready == 0 {
         return Err(LoadError::Sessions {

@@ -21,7 +21,7 @@ pub async fn push(args: PushArgs) -> Result<Verdict, LoadError> {
     let mut dialect = field.dialect(Who::Own, Ask::Ping)?;
     dialect.room = field.room();
     let mut swarm = field.swarm(dialect)?;
-    let connected = field.connect(&mut swarm, connect.sessions, connect.rate, connect.patience)?;
+    let connected = field.connect(&mut swarm, connect.sessions, connect.rate, connect.within)?;
     let ready = swarm.ready();
     let mut all = Tally::new(0);
     let (mut heard, mut seconds) = (0, 0.0);

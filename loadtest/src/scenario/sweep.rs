@@ -51,6 +51,7 @@ pub async fn sweep(args: SweepArgs) -> Result<Verdict, LoadError> {
             p50_ms: tally.quantile_ms(0.5),
             p99_ms: tally.quantile_ms(0.99),
             dropped: tally.dropped,
+            unanswered: tally.unanswered,
             late: tally.late,
             good: false,
         }
