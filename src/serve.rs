@@ -22,10 +22,12 @@ use crate::gateway::token::{KeysFileError, TokenKeys};
 use crate::gateway::{self, Gateway};
 use crate::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance};
 use crate::ledger::{Ledger, LedgerError, LedgerSettings};
+use crate::metrics;
 use crate::post::{Trust, TrustError};
 use crate::settle;
 use crate::steward::{self, Steward};
 use crate::store::{Store, StoreError};
+use crate::task;
 
 /// How long tasks may take to end after they were told to.
 const STOP_MAX: Duration = Duration::from_secs(10);
@@ -65,7 +67,10 @@ pub enum ServeError {
 pub struct Addresses {
     pub pid: u32,
     pub gateway: Option<SocketAddr>,
+    /// The whole API, in a process with the role admin.
     pub admin: Option<SocketAddr>,
+    /// `/healthz`, `/readyz` and `/metrics`, in every process.
+    pub probes: SocketAddr,
     /// Redis URLs.
     pub nodes: Vec<String>,
     pub ledger: String,
@@ -99,7 +104,7 @@ pub struct Running {
 
 pub async fn start(
     settings: &Settings,
-    metrics: Option<PrometheusHandle>,
+    recorder: Option<PrometheusHandle>,
 ) -> Result<Running, ServeError> {
     let lock = lock_data_dir(&settings.data_dir)?;
     raise_descriptor_limit();
@@ -147,25 +152,31 @@ pub async fn start(
         pid: std::process::id(),
         gateway: None,
         admin: None,
+        probes: settings.admin.listen,
         nodes: store.links().iter().map(|link| link.name()).collect(),
         ledger: without_password(&settings.ledger_url()),
     };
+    let admin = Arc::new(Admin {
+        settings: settings.admin.clone(),
+        defaults: settings.steward.clone(),
+        api_key: hex::encode(&api_key),
+        store: store.clone(),
+        ledger: ledger.clone(),
+        steward,
+        metrics: recorder,
+        draining: draining.clone(),
+        pipeline: Default::default(),
+    });
+    let server = Server::bind(&settings.admin).await?;
+    addresses.probes = server.address;
     if has(Role::Admin) {
-        let admin = Arc::new(Admin {
-            settings: settings.admin.clone(),
-            defaults: settings.steward.clone(),
-            api_key: hex::encode(&api_key),
-            store: store.clone(),
-            ledger: ledger.clone(),
-            steward,
-            metrics,
-            draining: draining.clone(),
-            pipeline: Default::default(),
-        });
-        let server = Server::bind(&settings.admin).await?;
         addresses.admin = Some(server.address);
-        tasks.spawn(admin::pipeline::watch(admin.clone(), stop.clone()));
+        let watching = admin::pipeline::watch(admin.clone(), stop.clone());
+        task::spawn(&tasks, "admin.pipeline", watching);
         server.serve(admin::router(admin), &tasks, stop.clone());
+    } else {
+        // A load balancer asks a gateway's machine too, and somebody wants its numbers.
+        server.serve(admin::probes(admin), &tasks, stop.clone());
     }
     let mut gateway = None;
     if has(Role::Gateway) {
@@ -210,7 +221,7 @@ impl Running {
             .await
             .is_err()
         {
-            tracing::warn!(tasks = self.tasks.len(), "tasks did not end in time");
+            tracing::warn!(tasks = self.tasks.len(), named = ?task::at_work(), "tasks did not end in time");
         }
         let _ = tokio::time::timeout(STOP_MAX, self.ledger.close()).await;
         let _ = fs::remove_file(Addresses::file(&self.data_dir));
@@ -333,7 +344,10 @@ fn without_password(url: &str) -> String {
 /// Every session is a descriptor.
 fn raise_descriptor_limit() {
     match rlimit::increase_nofile_limit(u64::MAX) {
-        Ok(limit) => tracing::info!(descriptors = limit, "descriptor limit"),
+        Ok(limit) => {
+            metrics::get().descriptors_max.set(limit as f64);
+            tracing::info!(descriptors = limit, "descriptor limit");
+        }
         Err(error) => tracing::warn!(%error, "the descriptor limit cannot be raised"),
     }
 }

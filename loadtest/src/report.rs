@@ -37,6 +37,8 @@ pub struct Report {
     pub settle_lag_ms: Spread,
     /// From the gateway's sending RainOpened to its being seen.
     pub opening_lag_ms: Spread,
+    /// From the moment when as many people had tapped as there were packets to the last win.
+    pub last_packet_lag_ms: Option<u64>,
     pub grabs_per_second: f64,
     pub grabs_per_second_peak: u64,
     pub grabbing_seconds: f64,
@@ -98,6 +100,10 @@ impl Report {
             "opening",
             format!("seen after {}", spread(self.opening_lag_ms, paint)),
         );
+        if let Some(ms) = self.last_packet_lag_ms {
+            let text = format!("won {ms} ms after as many had tapped as there were packets");
+            row("last packet", text);
+        }
         row("settle lag", spread(self.settle_lag_ms, paint));
         row("ledger", self.ledger(paint));
         if let Some(largest) = self.largest_cents {
@@ -245,6 +251,7 @@ mod tests {
             latency_ms: spread,
             settle_lag_ms: spread,
             opening_lag_ms: spread,
+            last_packet_lag_ms: Some(35),
             grabs_per_second: 1_310.6,
             grabs_per_second_peak: 4_120,
             grabbing_seconds: 6.2,
@@ -279,6 +286,7 @@ mod tests {
   outcomes    WON 3,000   MISSED 5,131
   latency     p50 0.90 ms   p99 41.3 ms   max 1.30 s
   opening     seen after p50 0.90 ms   p99 41.3 ms   max 1.30 s
+  last packet won 35 ms after as many had tapped as there were packets
   settle lag  p50 0.90 ms   p99 41.3 ms   max 1.30 s
   ledger      funded 10,000.00 = credited 10,000.00 (3,000 packets) + refunded 0.00
   largest     8.88 in one packet

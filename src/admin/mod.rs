@@ -78,18 +78,28 @@ pub fn router(admin: Arc<Admin>) -> Router {
             post(dead_letters::discard),
         )
         .layer(middleware::from_fn_with_state(admin.clone(), authorized));
-    Router::new()
+    let limit = DefaultBodyLimit::max(admin.settings.body_max);
+    let api = Router::new()
         .nest("/v1", v1)
+        .layer(limit)
+        .with_state(admin.clone());
+    probes(admin).merge(api)
+}
+
+/// What machines ask without a key, in every process.
+pub fn probes(admin: Arc<Admin>) -> Router {
+    Router::new()
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics_page))
         .fallback(|| async {
-            Problem::not_found("there is nothing at this path; the API is under /v1")
+            Problem::not_found(
+                "there is nothing at this path; the API is under /v1 where the role admin runs",
+            )
         })
         .method_not_allowed_fallback(|| async {
             Problem::new(405, "method not allowed", "this path takes another method")
         })
-        .layer(DefaultBodyLimit::max(admin.settings.body_max))
         .with_state(admin)
 }
 

@@ -222,19 +222,45 @@ fn token_command(
 
 fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {
     start_logging(&settings);
+    log_panics();
     let metrics = metrics::install()?;
-    in_runtime(async move {
+    let serving = async move {
         let running = serve::start(&settings, Some(metrics)).await?;
         announce(&settings, &running);
         wait_for_signal().await?;
         tracing::info!("stopping: sessions are sent away, grabs in flight finish");
         tokio::select! {
             () = running.stop() => {}
-            // Whoever asks twice means it.
-            signal = wait_for_signal() => { signal?; tracing::warn!("second signal: stopping at once"); }
+            // Whoever asks twice means it: no last word to anybody. Nodes of ours end with this process.
+            signal = wait_for_signal() => {
+                signal?;
+                tracing::warn!(at_work = ?hongbao::task::at_work(), "second signal: stopping at once");
+                std::process::exit(1);
+            }
         }
         Ok(ExitCode::SUCCESS)
-    })
+    };
+    tokio::runtime::Builder::new_multi_thread()
+        .thread_name("hongbao-roles")
+        .enable_all()
+        .build()?
+        .block_on(serving)
+}
+
+/// A panic is logged like everything else, with the thread and the place.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic
+            .location()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let what = panic
+            .payload_as_str()
+            .unwrap_or("something that is no text");
+        let backtrace = std::backtrace::Backtrace::capture();
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        tracing::error!(thread, place, %backtrace, "panic: {what}");
+    }));
 }
 
 fn start_logging(settings: &Settings) {
@@ -264,6 +290,9 @@ fn announce(settings: &Settings, running: &serve::Running) {
     }
     for node in &addresses.nodes {
         println!("node     {node}");
+    }
+    if addresses.admin.is_none() {
+        println!("probes   http://{}", addresses.probes);
     }
     println!("ledger   {}", addresses.ledger);
     println!("ready");

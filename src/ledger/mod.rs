@@ -10,6 +10,7 @@
 //!
 //! * **Credits** are keyed by packet id, one per packet for ever; **entries** (everything else) by a text that says what they are
 //!   for. So every change may be repeated, by anyone, after any crash: the second time it finds the first.
+//! * Keys of entries: `deposit:<key>`, `fund:<rain>`, `fund:<rain>:<n>` for top-up *n*, `refund:<rain>`, `discard:<packet>`.
 //! * The database enforces the books itself, whoever writes: see the comments in `migrations/`.
 //! * Two stores, one behaviour: SQLite in the process, PostgreSQL for production. `tests/suite/ledger.rs` runs on both.
 //! * Time is an argument, in ms since 1970: the ledger has no clock.

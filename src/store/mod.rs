@@ -235,25 +235,32 @@ impl Store {
 
     /// Whether a win can be as durable as that here, as the nodes are now; if not, why.
     pub async fn offers(&self, durability: Durability) -> Result<(), String> {
-        if durability == Durability::Memory {
-            return Ok(());
-        }
-        for (node, exam) in self.examine().await {
+        let needed = match durability {
+            Durability::Memory => return Ok(()),
+            Durability::Fsync => None,
+            Durability::Replicas(needed) => Some(u32::from(needed)),
+        };
+        let owners = self.nodes.owners();
+        let looks = owners.iter().map(|link| admission::durability(link));
+        for (link, look) in owners.iter().zip(join_all(looks).await) {
             // One that is away says nothing: grabs there are answered RETRY anyway.
-            let Ok(exam) = exam else { continue };
-            match durability {
-                Durability::Fsync if exam.fsync != "always" => {
+            let Ok((fsync, replicas)) = look else {
+                continue;
+            };
+            match needed {
+                None if !fsync => {
                     return Err(format!(
-                        "durability \"fsync\" needs appendfsync always on every node, and {node} has it not"
+                        "durability \"fsync\" needs appendfsync always on every node, and {} has it not",
+                        link.name()
                     ));
                 }
-                Durability::Replicas(needed) if exam.replicas < u32::from(needed) => {
+                Some(needed) if replicas < needed => {
                     return Err(format!(
-                        "durability \"{durability}\" needs {needed} replicas of every node, and {node} has {}",
-                        exam.replicas
+                        "durability \"{durability}\" needs {needed} replicas of every node, and {} has {replicas}",
+                        link.name()
                     ));
                 }
-                Durability::Memory | Durability::Fsync | Durability::Replicas(_) => {}
+                None | Some(_) => {}
             }
         }
         Ok(())

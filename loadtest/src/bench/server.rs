@@ -45,7 +45,12 @@ impl Server {
             "gateway.listen=127.0.0.1:0".to_owned(),
             "admin.listen=127.0.0.1:0".to_owned(),
             "store.topology=nodes".to_owned(),
-            "gateway.connections_max=200000".to_owned(),
+            // Limits against abuse, which a benchmark looks like.
+            "gateway.frames_per_second=10000000".to_owned(),
+            "gateway.user_frames_per_second=10000000".to_owned(),
+            "gateway.edge_frames_per_second=10000000".to_owned(),
+            "gateway.accepts_per_second=10000000".to_owned(),
+            "gateway.connects_per_address_per_second=1000000".to_owned(),
             "log.level=warn".to_owned(),
             format!("store.nodes={nodes}"),
         ];

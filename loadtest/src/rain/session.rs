@@ -61,6 +61,8 @@ pub struct Story {
     pub other_packet: Option<Packet>,
     /// By the server's clock, when WON was seen; `None` if that reply was lost and the packet learned later.
     pub won_at_ms: Option<i64>,
+    /// When the first answer came that was not "too early", by the server's clock.
+    pub tapped_at_ms: Option<i64>,
     /// From the gateway's sending RainOpened to its being seen.
     pub opening_lag_ms: Option<u64>,
     pub told_opened: bool,
@@ -291,6 +293,9 @@ impl Person<'_> {
     fn learn(&mut self, reply: &GrabReply) {
         let name = hongbao::client::outcome_name(reply.code);
         let earlier = self.story.outcome;
+        if self.story.tapped_at_ms.is_none() && reply.known() != Some(Outcome::NotOpen) {
+            self.story.tapped_at_ms = self.client.server_now_ms();
+        }
         match (reply.packet, self.story.packet) {
             (Some(packet), None) => {
                 self.story.packet = Some(packet);

@@ -50,6 +50,7 @@ pub(super) fn tally(
         latency_ms: meter.latency(),
         settle_lag_ms: settle_lag(run, stories, winners),
         opening_lag_ms: spread_of(stories.iter().filter_map(|story| story.opening_lag_ms)),
+        last_packet_lag_ms: last_packet_lag(stories, packets as usize),
         grabs_per_second: rate.mean,
         grabs_per_second_peak: rate.peak,
         grabbing_seconds: rate.over.as_secs_f64(),
@@ -74,6 +75,23 @@ fn settle_lag(run: &Run, stories: &[Story], winners: &[Winner]) -> crate::meter:
         let credited_at_ms = credited.get(run.crew.user(story.number).as_str())?;
         Some(credited_at_ms.saturating_sub(won_at_ms).max(0) as u64)
     }))
+}
+
+/// From the moment when as many people had tapped as there are packets to the last win: how long packets lay where nobody tapped. `None`
+/// when packets were left, or too few people tapped.
+fn last_packet_lag(stories: &[Story], packets: usize) -> Option<u64> {
+    let mut taps: Vec<i64> = stories
+        .iter()
+        .filter_map(|story| story.tapped_at_ms)
+        .collect();
+    taps.sort_unstable();
+    let enough = *taps.get(packets.checked_sub(1)?)?;
+    let won = stories
+        .iter()
+        .filter(|story| story.packet.is_some())
+        .count();
+    let last = stories.iter().filter_map(|story| story.won_at_ms).max()?;
+    (won == packets).then(|| last.saturating_sub(enough).max(0) as u64)
 }
 
 fn spread_of(values_ms: impl Iterator<Item = u64>) -> crate::meter::Spread {
