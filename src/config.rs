@@ -223,10 +223,16 @@ pub struct Settle {
     pub attempts_max: u32,
     pub retry_base: Duration,
     pub retry_max: Duration,
-    /// How long a message stays in a user's inbox, and the inbox after its last message.
-    pub inbox_keep: Duration,
-    /// Messages in one inbox; the oldest beyond it go. Measured: 190 bytes for an inbox with one, 30 for each more.
-    pub inbox_messages_max: usize,
+    pub inbox: Inbox,
+}
+
+/// How much the inbox of a user keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbox {
+    /// How long a message stays there, and the inbox after its last message.
+    pub keep: Duration,
+    /// The oldest beyond it go. Measured: 190 bytes for an inbox with one, 30 for each more.
+    pub messages_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -263,10 +269,15 @@ pub struct HttpBalance {
 #[derive(Clone, Debug)]
 pub struct Steward {
     pub interval: Duration,
+    /// How long settlers have to record the credits of claims that a node may have forgotten, before its buckets are compared with the ledger. At
+    /// least the time-out of the company's balance system, if there is one.
+    pub repair_wait: Duration,
     pub refund_after: Duration,
     /// How long the keys of a finished rain stay in Redis.
     pub keep_keys: Duration,
     pub durability: Durability,
+    /// What a repair writes into inboxes again is kept as what settlers write.
+    pub inbox: Inbox,
     /// Of the lease that the steward at work on a rain holds.
     pub lease: LeaseTerms,
 }
@@ -320,7 +331,15 @@ impl Settings {
         if roles.is_empty() {
             r.fault("server.roles", "must name at least one role".into());
         }
-        let settings = Settings {
+        let inbox = Inbox {
+            keep: r.ms(
+                "settle.inbox_keep_ms",
+                2_592_000_000,
+                1_000..=31_536_000_000,
+            ),
+            messages_max: r.count("settle.inbox_messages_max", 100, 1..=500),
+        };
+        let mut settings = Settings {
             log: Log {
                 level: r.text("log.level", "info"),
                 json: r.flag("log.json", false),
@@ -342,19 +361,16 @@ impl Settings {
                 attempts_max: r.number("settle.attempts_max", 10, 1..=1_000) as u32,
                 retry_base: r.ms("settle.retry_base_ms", 500, 1..=600_000),
                 retry_max: r.ms("settle.retry_max_ms", 300_000, 1..=86_400_000),
-                inbox_keep: r.ms(
-                    "settle.inbox_keep_ms",
-                    2_592_000_000,
-                    1_000..=31_536_000_000,
-                ),
-                inbox_messages_max: r.count("settle.inbox_messages_max", 100, 1..=500),
+                inbox,
             },
             ledger: Self::ledger(r, &known_roles),
             steward: Steward {
                 interval: r.ms("steward.interval_ms", 50, 5..=10_000),
+                repair_wait: r.ms("steward.repair_wait_ms", 500, 0..=600_000),
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
                 keep_keys: r.ms("steward.keep_keys_ms", 604_800_000, 1_000..=31_536_000_000),
                 durability: r.parsed("steward.durability", Durability::Memory),
+                inbox,
                 lease: LeaseTerms {
                     length: r.ms("steward.lease_ms", 5_000, 200..=3_600_000),
                     renew_interval: r.ms("steward.lease_renew_ms", 1_500, 10..=3_600_000),
@@ -371,6 +387,9 @@ impl Settings {
             roles: known_roles,
             data_dir,
         };
+        if let Balance::Http(http) = &settings.ledger.balance {
+            settings.steward.repair_wait = settings.steward.repair_wait.max(http.timeout);
+        }
         settings.check(r);
         settings
     }

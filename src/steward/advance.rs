@@ -40,14 +40,15 @@ impl Steward {
                 self.apply(&rain).await
             }
             State::Ready => {
-                self.apply(&rain).await?;
-                self.load_top_ups(&rain).await?;
+                // A node that is away keeps the others from nothing: its part of the error is reported at the end.
+                let applied = self.apply(&rain).await;
+                let topped_up = self.load_top_ups(&rain).await;
                 // The gates open by the nodes' clocks; this only records it.
                 if self.has_passed(rain.window.opens_at_ms).await? {
                     let rain = self.ledger.step(rain.id, Step::Open).await?;
                     self.apply(&rain).await?;
                 }
-                Ok(())
+                applied.and(topped_up)
             }
             State::Open | State::Paused => {
                 if self.has_passed(rain.window.closes_at_ms()).await? {
@@ -60,9 +61,8 @@ impl Steward {
                     return applied;
                 }
                 let topped_up = self.load_top_ups(&rain).await;
-                self.balance(&rain).await?;
-                applied?;
-                topped_up?;
+                let balanced = self.balance(&rain).await;
+                applied.and(topped_up).and(balanced)?;
                 if self.is_sold_out(&rain).await? {
                     let rain = self.ledger.set_sold_out_if(rain.id, rain.version).await?;
                     if rain.sold_out && !rain.state.is_closed() {
@@ -130,53 +130,54 @@ impl Steward {
         if self.is_applied(rain) {
             return Ok(());
         }
-        let weak = self.store.offers(rain.durability).await.err();
-        let paused = rain.state == State::Paused || weak.is_some();
+        let weak = self.store.weaker_than(rain.durability).await;
         let (chunks, buckets) = (rain.parts.loaded_chunks(), self.store.buckets(rain));
-        let gates = buckets
-            .iter()
-            .map(|bucket| bucket.set_gate(chunks, paused, &rain.window, rain.version));
+        let gates = buckets.iter().map(|bucket| {
+            // Where a win would not be safe enough nobody may win; the other nodes' users go on.
+            let weak = weak
+                .iter()
+                .any(|(node, _)| *node == self.store.node_of(&bucket.tag));
+            let paused = rain.state == State::Paused || weak;
+            bucket.set_gate(chunks, paused, &rain.window, rain.version)
+        });
         let answers = join_all(gates).await;
         self.store.publish(&Snapshot::of(rain)).await?;
-        if answers
-            .iter()
-            .any(|answer| matches!(answer, Ok(GateAnswer::NotLoaded)))
-            && self.load_again(rain).await?
-        {
-            return Ok(());
-        }
         let lost = |answer: &Result<GateAnswer, _>| {
             matches!(answer, Ok(GateAnswer::NotLoaded | GateAnswer::Suspect))
         };
         if answers.iter().any(lost) {
-            self.repair_when_due(rain).await?;
+            self.repair(rain).await?;
             return Ok(());
         }
         first_error(answers)?;
-        if let Some(problem) = weak {
-            return Err(fault(rain, format!("is paused: {problem}")));
+        self.tell_weak(rain, &weak);
+        if weak.is_empty() {
+            self.remember(rain.id, |applied| {
+                applied.version = Some((rain.version, Instant::now()));
+                applied.suspicion = None;
+            });
         }
-        self.remember(rain.id, |applied| {
-            applied.version = Some((rain.version, Instant::now()))
-        });
         Ok(())
+    }
+
+    /// Says once that a rain is paused where nodes are too weak for it, and once that it is not any more.
+    fn tell_weak(&self, rain: &Rain, weak: &[(usize, String)]) {
+        let (told, weak_nodes) = (self.applied(rain.id).weak_nodes, weak.len());
+        if told == weak_nodes {
+            return;
+        }
+        match weak.first() {
+            Some((_, problem)) => {
+                tracing::error!(rain = %rain.id, weak_nodes, problem, "a rain is paused where it would not be durable enough");
+            }
+            None => tracing::info!(rain = %rain.id, "a rain is durable enough everywhere again"),
+        }
+        self.remember(rain.id, |applied| applied.weak_nodes = weak_nodes);
     }
 
     fn is_applied(&self, rain: &Rain) -> bool {
         let applied = self.applied(rain.id).version;
         applied.is_some_and(|(version, at)| version == rain.version && at.elapsed() < APPLIED_FOR)
-    }
-
-    /// A node has lost packets. Before the opening nobody can have won any, so they are put back; afterwards that would give
-    /// packets twice, and the ledger has to be asked.
-    async fn load_again(&self, rain: &Rain) -> Result<bool, StewardError> {
-        let early = rain.state == State::Ready
-            && rain.window.opens_at_ms.is_none_or(|opens| opens > now_ms());
-        if early {
-            tracing::error!(rain = %rain.id, "a node lost packets before the opening; loading them again");
-            self.load(rain, Missing::All).await?;
-        }
-        Ok(early)
     }
 
     /// Shuts every gate for ever, then says so.
@@ -190,7 +191,7 @@ impl Steward {
         let suspect = rain.parts.first().loaded && answers.iter().any(suspect);
         first_error(answers)?;
         if suspect {
-            self.repair_when_due(rain).await?;
+            self.repair(rain).await?;
         }
         if self
             .applied(rain.id)
