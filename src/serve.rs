@@ -21,7 +21,7 @@ use crate::config::{self, Role, SECRET_BYTES, Settings};
 use crate::gateway::token::{KeysFileError, TokenKeys};
 use crate::gateway::{self, Gateway};
 use crate::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance};
-use crate::ledger::{Ledger, LedgerError, LedgerSettings};
+use crate::ledger::{Ledger, LedgerError, LedgerSettings, without_password};
 use crate::post::{Trust, TrustError};
 use crate::settle;
 use crate::steward::{self, Steward};
@@ -66,6 +66,8 @@ pub struct Addresses {
     pub pid: u32,
     pub gateway: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    /// `/metrics`, `/healthz` and `/readyz`: of every process, also of one without the role admin.
+    pub health: Option<SocketAddr>,
     /// Redis URLs.
     pub nodes: Vec<String>,
     pub ledger: String,
@@ -147,10 +149,12 @@ pub async fn start(
         pid: std::process::id(),
         gateway: None,
         admin: None,
+        health: None,
         nodes: store.links().iter().map(|link| link.name()).collect(),
         ledger: without_password(&settings.ledger_url()),
     };
-    if has(Role::Admin) {
+    crate::metrics::get().started(settings.roles.iter().map(|role| role.as_str()));
+    {
         let admin = Arc::new(Admin {
             settings: settings.admin.clone(),
             defaults: settings.steward.clone(),
@@ -163,9 +167,15 @@ pub async fn start(
             pipeline: Default::default(),
         });
         let server = Server::bind(&settings.admin).await?;
-        addresses.admin = Some(server.address);
-        tasks.spawn(admin::pipeline::watch(admin.clone(), stop.clone()));
-        server.serve(admin::router(admin), &tasks, stop.clone());
+        addresses.health = Some(server.address);
+        let router = if has(Role::Admin) {
+            addresses.admin = Some(server.address);
+            tasks.spawn(admin::pipeline::watch(admin.clone(), stop.clone()));
+            admin::router(admin)
+        } else {
+            admin::health_router(admin)
+        };
+        server.serve(router, &tasks, stop.clone());
     }
     let mut gateway = None;
     if has(Role::Gateway) {
@@ -321,13 +331,6 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(draft, path)
-}
-
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
-    }
 }
 
 /// Every session is a descriptor.

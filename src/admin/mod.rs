@@ -78,11 +78,8 @@ pub fn router(admin: Arc<Admin>) -> Router {
             post(dead_letters::discard),
         )
         .layer(middleware::from_fn_with_state(admin.clone(), authorized));
-    Router::new()
+    health_routes()
         .nest("/v1", v1)
-        .route("/healthz", get(|| async { "alive\n" }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics_page))
         .fallback(|| async {
             Problem::not_found("there is nothing at this path; the API is under /v1")
         })
@@ -91,6 +88,24 @@ pub fn router(admin: Arc<Admin>) -> Router {
         })
         .layer(DefaultBodyLimit::max(admin.settings.body_max))
         .with_state(admin)
+}
+
+/// What a process without the role admin serves: it too has to be looked after.
+pub fn health_router(admin: Arc<Admin>) -> Router {
+    health_routes()
+        .fallback(|| async {
+            Problem::not_found(
+                "there is nothing at this path: this process has not the role admin, and serves /metrics, /healthz and /readyz",
+            )
+        })
+        .with_state(admin)
+}
+
+fn health_routes() -> Router<Arc<Admin>> {
+    Router::new()
+        .route("/healthz", get(|| async { "alive\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics_page))
 }
 
 async fn authorized(State(admin): Shared, request: Request, next: Next) -> Response {
@@ -147,16 +162,17 @@ async fn ready(State(admin): Shared) -> Response {
 }
 
 async fn metrics_page(State(admin): Shared) -> Response {
-    match &admin.metrics {
-        Some(handle) => {
-            handle.run_upkeep();
+    let Some(handle) = admin.metrics.clone() else {
+        return Problem::not_found("this process records no metrics").into_response();
+    };
+    // It reads files of /proc and writes some hundred lines.
+    match tokio::task::spawn_blocking(move || crate::metrics::page(&handle)).await {
+        Ok(page) => {
             let version = "text/plain; version=0.0.4; charset=utf-8";
-            (
-                [(axum::http::header::CONTENT_TYPE, version)],
-                handle.render(),
-            )
-                .into_response()
+            ([(axum::http::header::CONTENT_TYPE, version)], page).into_response()
         }
-        None => Problem::not_found("this process records no metrics").into_response(),
+        Err(error) => {
+            Problem::new(500, "no metrics", error.to_string()).into_response()
+        }
     }
 }
