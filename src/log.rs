@@ -2,6 +2,8 @@
 //!
 //! What must never stand in one: tokens, keys, passwords, and what people are called. Packets and rains have ids; those may.
 
+use std::io::IsTerminal;
+
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
@@ -12,7 +14,9 @@ use crate::config;
 /// Starts logging to stderr. Once a process.
 pub fn start(settings: &config::Log) {
     let filter = EnvFilter::new(&settings.level);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let log = tracing_subscriber::registry().with(Counted).with(filter);
     if settings.json {
         log.with(lines.json()).init()

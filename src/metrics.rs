@@ -143,7 +143,7 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
     (
         "hongbao_node_up",
         "gauge",
-        "1 if the node answered when it was last connected to, 0 if not, by node: its users get RETRY while it is 0.",
+        "1 if the node answered when it was last connected to, 0 if not, by node: its users get RETRY while it is 0. NaN where a node was before it moved.",
     ),
     (
         "hongbao_redirects_total",
@@ -392,6 +392,11 @@ impl Metrics {
 
     pub fn node_up(&self, node: &str, up: bool) {
         gauge!("hongbao_node_up", "node" => node.to_owned()).set(f64::from(u8::from(up)));
+    }
+
+    /// No number, rather than "down" for ever: a node that has moved has another name. (Series cannot be taken back.)
+    pub fn node_left(&self, node: &str) {
+        gauge!("hongbao_node_up", "node" => node.to_owned()).set(f64::NAN);
     }
 
     pub fn redirected(&self, kind: &'static str) {

@@ -6,6 +6,8 @@ pub mod company;
 pub mod crowd;
 /// A private PostgreSQL for the test process.
 pub mod postgres;
+/// A real Prometheus.
+pub mod prometheus;
 /// Real `redis-server` processes.
 pub mod redis;
 /// Real `hongbao serve` processes.
