@@ -445,11 +445,7 @@ fn zero_known_labels() {
                 "unreachable",
             ],
         ),
-        (
-            "hongbao_redirects_total",
-            "kind",
-            &["moved", "ask", "wait"],
-        ),
+        ("hongbao_redirects_total", "kind", &["moved", "ask", "wait"]),
         (
             "hongbao_repair_packets_total",
             "what",

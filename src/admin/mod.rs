@@ -171,8 +171,6 @@ async fn metrics_page(State(admin): Shared) -> Response {
             let version = "text/plain; version=0.0.4; charset=utf-8";
             ([(axum::http::header::CONTENT_TYPE, version)], page).into_response()
         }
-        Err(error) => {
-            Problem::new(500, "no metrics", error.to_string()).into_response()
-        }
+        Err(error) => Problem::new(500, "no metrics", error.to_string()).into_response(),
     }
 }

@@ -381,12 +381,18 @@ mod tests {
                 r#"["redis://anna:s3cret@a:1", "rediss://:s3cret@b:2/0"] (flag --set x)"#,
                 r#"["redis://…@a:1", "rediss://…@b:2/0"] (flag --set x)"#,
             ),
-            ("postgres://u:p@ss@db/hb (file)", "postgres://…@db/hb (file)"),
+            (
+                "postgres://u:p@ss@db/hb (file)",
+                "postgres://…@db/hb (file)",
+            ),
             (
                 "postgres://db/hb?user=u&password=s3cret&x=1 (file)",
                 "postgres://db/hb?user=u&password=… (file)",
             ),
-            ("http://127.0.0.1:1/ and redis://b", "http://127.0.0.1:1/ and redis://b"),
+            (
+                "http://127.0.0.1:1/ and redis://b",
+                "http://127.0.0.1:1/ and redis://b",
+            ),
         ] {
             assert_eq!(without_passwords(text), shown);
         }

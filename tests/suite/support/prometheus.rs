@@ -88,9 +88,7 @@ impl Prometheus {
 
     /// The values of an expression now, by their labels.
     pub async fn query(&self, expression: &str) -> Result<BTreeMap<String, f64>, String> {
-        let data = self
-            .ask("/api/v1/query", &[("query", expression)])
-            .await?;
+        let data = self.ask("/api/v1/query", &[("query", expression)]).await?;
         let values = data["result"].as_array().unwrap().iter();
         Ok(values
             .map(|one| {
