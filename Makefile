@@ -1,6 +1,6 @@
 # make demo and make test do all the set-up on a fresh Debian or Ubuntu machine that has Rust.
 
-.PHONY: help demo test test-crash bench-settle lint build need-build need-redis need-postgres need-prometheus
+.PHONY: help demo test test-crash test-failover bench-settle lint build need-build need-redis need-postgres need-prometheus
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -15,6 +15,9 @@ test: need-build need-redis need-postgres need-prometheus ## Run all tests, on r
 
 test-crash: need-build need-redis ## Kill the real process at every crash point, finish the rain, audit; print the verdicts
 	cargo test --features crash-points --test crash -- --nocapture
+
+test-failover: need-build need-redis ## Cut, kill and promote nodes under load at each level of durability; print what was lost
+	cargo test --features failover --test failover -- --nocapture --test-threads 1
 
 bench-settle: need-build need-redis need-postgres ## Measure settlement, loading, auditing and splitting in one run
 	cargo test --release --features bench --test bench -- --nocapture --test-threads 1

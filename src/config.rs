@@ -3,6 +3,8 @@
 //! Settings come from a TOML file, then the environment (`HONGBAO_GATEWAY__LISTEN`), then flags (`--set gateway.listen=…`); the later
 //! wins. Unknown keys and values out of range are collected and reported together, each with where it came from.
 
+/// Ranges of addresses.
+mod network;
 /// Files, environment, flags: who said what, and what is wrong with it.
 mod source;
 
@@ -16,6 +18,7 @@ use axum::http::Uri;
 use axum::http::uri::Authority;
 
 use crate::rain::Durability;
+pub use network::Network;
 use source::Reader;
 pub use source::{Fault, Faults, Sources};
 
@@ -161,12 +164,35 @@ pub struct Gateway {
     pub listen: SocketAddr,
     /// Threads that serve sessions, each with its own runtime, sessions and lanes.
     pub workers: usize,
-    /// Sessions over all workers; worst case about 8 KiB each while they are busy.
+    /// Connections over all workers; worst case about 8 KiB each while they are busy.
     pub connections_max: usize,
+    /// Connections from one IPv4 address or one /64 of IPv6. A carrier may have thousands of phones behind one address.
+    pub connections_per_address_max: usize,
+    /// New connections from one address; two seconds' worth at once. More are dropped without a word.
+    pub connects_per_address_per_second: u64,
+    /// New connections over all workers; two seconds' worth at once. More wait in the kernel's backlog, so that those who are connected get their share.
+    pub accepts_per_second: u64,
+    /// Load balancers that announce whom they forward by the PROXY protocol, version 2, and must.
+    pub proxy_trusted: Vec<Network>,
+    /// `None`: sessions are plain TCP.
+    pub tls: Option<Tls>,
+    /// For the PROXY header and the TLS handshake together.
+    pub handshake_timeout: Duration,
+    /// PROXY headers and TLS handshakes under way over all workers; about 20 KiB each. More connections are dropped without a word.
+    pub handshakes_max: usize,
+    /// From the connection, or the end of its handshake.
     /// Of one user on this gateway; a new one closes the oldest.
     pub sessions_per_user: usize,
     pub hello_timeout: Duration,
+    /// From the first byte of a frame to its last.
+    pub frame_timeout: Duration,
     pub idle_timeout: Duration,
+    /// Frames from one session; two seconds' worth at once. Another burst is refused, frame by frame; then the session is closed.
+    pub frames_per_second: u64,
+    /// Frames from one edge session, which speaks for many users; counted likewise.
+    pub edge_frames_per_second: u64,
+    /// Frames from one user, over all sessions of this gateway; counted likewise.
+    pub user_frames_per_second: u64,
     pub heartbeat_interval: Duration,
     pub in_flight_max: usize,
     /// Bytes waiting to be written to one session before it is closed as a slow reader.
@@ -188,8 +214,21 @@ pub struct Gateway {
     pub keys_poll: Duration,
     /// How long a batch of grabs waits for the replicas of a rain with durability `replicas:n`.
     pub replicas_wait: Duration,
-    /// How long a stop waits for grabs in flight.
+    /// From `/readyz` saying no to the end of accepting: for load balancers that ask now and then.
+    pub drain_delay: Duration,
+    /// Sessions that a drain sends away come back at instants spread over this time.
+    pub drain_spread: Duration,
+    /// How long a stop waits for grabs in flight and for clients to leave.
     pub drain_timeout: Duration,
+}
+
+/// Where the certificate stands. PEM: a chain with the gateway's own first, and its key.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    pub cert_file: PathBuf,
+    pub key_file: PathBuf,
+    /// How often the files are looked at.
+    pub reload_interval: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -512,8 +551,69 @@ impl Settings {
         }
     }
 
+    fn tls(r: &mut Reader) -> Option<Tls> {
+        let files = ["gateway.tls_cert_file", "gateway.tls_key_file"];
+        let [cert_file, key_file] = files.map(|key| r.text(key, ""));
+        let reload_interval = r.ms("gateway.tls_reload_interval_ms", 10_000, 10..=86_400_000);
+        for (key, given, other) in [
+            (files[1], &key_file, &cert_file),
+            (files[0], &cert_file, &key_file),
+        ] {
+            if given.is_empty() && !other.is_empty() {
+                let problem = "is missing: TLS needs a certificate and its key";
+                r.fault(key, problem.into());
+            }
+        }
+        (!cert_file.is_empty()).then(|| Tls {
+            cert_file: cert_file.into(),
+            key_file: key_file.into(),
+            reload_interval,
+        })
+    }
+
+    fn networks(r: &mut Reader, key: &'static str) -> Vec<Network> {
+        let mut networks = vec![];
+        for text in r.texts(key, &[]) {
+            match text.parse() {
+                Ok(network) => networks.push(network),
+                Err(problem) => r.fault(key, problem),
+            }
+        }
+        networks
+    }
+
     fn gateway(r: &mut Reader) -> Gateway {
         Gateway {
+            // What one address can have by its ports alone: a limit that holds, and that nobody meets before it is set lower.
+            connections_per_address_max: r.count(
+                "gateway.connections_per_address_max",
+                65_536,
+                1..=10_000_000,
+            ),
+            connects_per_address_per_second: r.number(
+                "gateway.connects_per_address_per_second",
+                10_000,
+                1..=1_000_000,
+            ),
+            accepts_per_second: r.number("gateway.accepts_per_second", 50_000, 1..=10_000_000),
+            proxy_trusted: Self::networks(r, "gateway.proxy_trusted"),
+            tls: Self::tls(r),
+            handshake_timeout: r.ms("gateway.handshake_timeout_ms", 5_000, 10..=60_000),
+            handshakes_max: r.count("gateway.handshakes_max", 2_048, 1..=65_536),
+            frame_timeout: r.ms("gateway.frame_timeout_ms", 10_000, 10..=600_000),
+            frames_per_second: r.number("gateway.frames_per_second", 1_000, 1..=10_000_000),
+            edge_frames_per_second: r.number(
+                "gateway.edge_frames_per_second",
+                1_000_000,
+                1..=10_000_000,
+            ),
+            user_frames_per_second: r.number(
+                "gateway.user_frames_per_second",
+                2_000,
+                1..=10_000_000,
+            ),
+            drain_delay: r.ms("gateway.drain_delay_ms", 0, 0..=600_000),
+            drain_spread: r.ms("gateway.drain_spread_ms", 2_000, 1..=3_600_000),
             listen: r.parsed("gateway.listen", SocketAddr::from(([127, 0, 0, 1], 7700))),
             workers: r.count("gateway.workers", 1, 1..=256),
             connections_max: r.count("gateway.connections_max", 1_000_000, 1..=10_000_000),

@@ -54,25 +54,63 @@ pub const POINTS: &[&str] = &[
     "finish.unlisted",
 ];
 
+/// Places where a test may let a bug be: `HONGBAO_BUG_AT=session:2` panics at the second passage.
+pub const BUGS: &[&str] = &["session", "lane", "worker"];
+
+#[cfg(feature = "crash-points")]
+struct Wanted {
+    name: String,
+    passage: u32,
+    passed: std::sync::atomic::AtomicU32,
+}
+
+#[cfg(feature = "crash-points")]
+impl Wanted {
+    fn read(variable: &str) -> Option<Wanted> {
+        let text = std::env::var(variable).ok()?;
+        let (name, passage) = text.split_once(':').unwrap_or((&text, "1"));
+        Some(Wanted {
+            name: name.to_owned(),
+            passage: passage.parse().ok()?,
+            passed: 0.into(),
+        })
+    }
+
+    fn is_it(&self, name: &str) -> bool {
+        let passed = || {
+            self.passed
+                .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+                + 1
+        };
+        self.name == name && passed() == self.passage
+    }
+}
+
+/// Panics here if the test wants it.
+#[cfg(feature = "crash-points")]
+pub fn bug(name: &str) {
+    static WANTED: std::sync::LazyLock<Option<Wanted>> =
+        std::sync::LazyLock::new(|| Wanted::read("HONGBAO_BUG_AT"));
+    debug_assert!(BUGS.contains(&name), "{name} is not in the list of bugs");
+    if WANTED.as_ref().is_some_and(|wanted| wanted.is_it(name)) {
+        panic!("a bug at {name}, because the test wants one");
+    }
+}
+
+#[cfg(not(feature = "crash-points"))]
+#[inline(always)]
+pub fn bug(_name: &str) {}
+
 /// Dies here if the test wants it.
 #[cfg(feature = "crash-points")]
 pub fn point(name: &str) {
-    use std::sync::LazyLock;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static WANTED: LazyLock<Option<(String, u32)>> = LazyLock::new(|| {
-        let text = std::env::var("HONGBAO_CRASH_AT").ok()?;
-        let (name, passage) = text.split_once(':').unwrap_or((&text, "1"));
-        Some((name.to_owned(), passage.parse().ok()?))
-    });
-    static PASSED: AtomicU32 = AtomicU32::new(0);
+    static WANTED: std::sync::LazyLock<Option<Wanted>> =
+        std::sync::LazyLock::new(|| Wanted::read("HONGBAO_CRASH_AT"));
     debug_assert!(
         POINTS.contains(&name),
         "{name} is not in the list of crash points"
     );
-    if let Some((wanted, passage)) = &*WANTED
-        && wanted == name
-        && PASSED.fetch_add(1, Ordering::Relaxed) + 1 == *passage
-    {
+    if WANTED.as_ref().is_some_and(|wanted| wanted.is_it(name)) {
         eprintln!("crash point {name}");
         let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGKILL);
         loop {

@@ -32,6 +32,11 @@ impl Jitter {
         base / 2 + base.mul_f64(self.fraction())
     }
 
+    /// Somewhere between nothing and `limit`.
+    pub fn below(&self, limit: Duration) -> Duration {
+        limit.mul_f64(self.fraction())
+    }
+
     /// Exponential back-off: half to all of `base` · 2^attempts, at most `max`.
     pub fn back_off(&self, attempts: u32, base: Duration, max: Duration) -> Duration {
         let whole = base.saturating_mul(1u32 << attempts.min(20)).min(max);

@@ -39,6 +39,9 @@ pub mod serve;
 /// The client side: sessions with the gateway, and the admin API.
 pub mod client;
 
+/// Tasks with names; panics that stay where they happen.
+pub mod task;
+
 /// POST to other people's servers.
 pub mod post;
 

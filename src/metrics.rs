@@ -61,12 +61,12 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Memory of this process that is in RAM.",
     ),
     (
-        "hongbao_process_open_fds",
+        "hongbao_descriptors",
         "gauge",
         "Descriptors this process has open: each session is one.",
     ),
     (
-        "hongbao_process_max_fds",
+        "hongbao_descriptors_max",
         "gauge",
         "Descriptors this process may have open: at the limit nobody can connect.",
     ),
@@ -84,6 +84,36 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "hongbao_connections_closed_total",
         "counter",
         "Connections closed by the gateway, by close code: rising codes tell what clients do wrong.",
+    ),
+    (
+        "hongbao_connections_refused_total",
+        "counter",
+        "Connections that did not become sessions, by reason: gateway_full, address_full, address_rate, handshakes_full, proxy_header, tls_handshake, late.",
+    ),
+    (
+        "hongbao_accepts_delayed_total",
+        "counter",
+        "Times that accepting paused because connections came faster than gateway.accepts_per_second.",
+    ),
+    (
+        "hongbao_tls_handshakes_total",
+        "counter",
+        "TLS handshakes finished, by kind: full, resumed.",
+    ),
+    (
+        "hongbao_tls_reloads_total",
+        "counter",
+        "Changed certificates by result: loaded, broken (the old one stays in use).",
+    ),
+    (
+        "hongbao_frames_refused_total",
+        "counter",
+        "Frames beyond a rate, by limit: session_rate, user_rate.",
+    ),
+    (
+        "hongbao_panics_total",
+        "counter",
+        "Panics contained, by task: each is a bug to report; the log holds its place.",
     ),
     (
         "hongbao_edge_sessions",
@@ -270,6 +300,9 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
 pub struct Metrics {
     pub sessions: Gauge,
     pub connections: Counter,
+    pub accepts_delayed: Counter,
+    pub refused_by_session_rate: Counter,
+    pub refused_by_user_rate: Counter,
     pub edge_sessions: Gauge,
     pub in_flight_full: Counter,
     pub edge_in_flight_full: Counter,
@@ -329,6 +362,9 @@ impl Metrics {
         Metrics {
             sessions: gauge!("hongbao_sessions"),
             connections: counter!("hongbao_connections_total"),
+            accepts_delayed: counter!("hongbao_accepts_delayed_total"),
+            refused_by_session_rate: counter!("hongbao_frames_refused_total", "limit" => "session_rate"),
+            refused_by_user_rate: counter!("hongbao_frames_refused_total", "limit" => "user_rate"),
             edge_sessions: gauge!("hongbao_edge_sessions"),
             in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "user"),
             edge_in_flight_full: counter!("hongbao_in_flight_full_total", "session" => "edge"),
@@ -384,6 +420,22 @@ impl Metrics {
 
     pub fn closed(&self, code: CloseCode) {
         counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
+    }
+
+    pub fn connection_refused(&self, reason: &'static str) {
+        counter!("hongbao_connections_refused_total", "reason" => reason).increment(1);
+    }
+
+    pub fn tls_handshake(&self, kind: &'static str) {
+        counter!("hongbao_tls_handshakes_total", "kind" => kind).increment(1);
+    }
+
+    pub fn tls_reloaded(&self, result: &'static str) {
+        counter!("hongbao_tls_reloads_total", "result" => result).increment(1);
+    }
+
+    pub fn panicked(&self, task: &'static str) {
+        counter!("hongbao_panics_total", "task" => task).increment(1);
     }
 
     pub fn balance_requested(&self, result: &'static str) {
@@ -518,8 +570,8 @@ pub fn page(handle: &PrometheusHandle) -> String {
                 "hongbao_process_resident_memory_bytes",
                 usage.resident_bytes as f64,
             ),
-            ("hongbao_process_open_fds", usage.descriptors as f64),
-            ("hongbao_process_max_fds", usage.descriptors_max as f64),
+            ("hongbao_descriptors", usage.descriptors as f64),
+            ("hongbao_descriptors_max", usage.descriptors_max as f64),
         ];
         for (name, value) in values {
             let described = SURFACE.iter().find(|(described, ..)| *described == name);

@@ -105,7 +105,7 @@ impl Poster {
     }
 }
 
-fn tls(trust: &Trust) -> Result<ClientConfig, TrustError> {
+pub(crate) fn tls(trust: &Trust) -> Result<ClientConfig, TrustError> {
     let mut roots = RootCertStore::empty();
     match trust {
         Trust::Nobody => {}

@@ -22,10 +22,12 @@ use crate::gateway::token::{KeysFileError, TokenKeys};
 use crate::gateway::{self, Gateway};
 use crate::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance};
 use crate::ledger::{Ledger, LedgerError, LedgerSettings, without_password};
+use crate::metrics;
 use crate::post::{Trust, TrustError};
 use crate::settle;
 use crate::steward::{self, Steward};
 use crate::store::{Store, StoreError};
+use crate::task;
 
 /// How long tasks may take to end after they were told to.
 const STOP_MAX: Duration = Duration::from_secs(10);
@@ -65,9 +67,10 @@ pub enum ServeError {
 pub struct Addresses {
     pub pid: u32,
     pub gateway: Option<SocketAddr>,
+    /// The whole API, in a process with the role admin.
     pub admin: Option<SocketAddr>,
-    /// `/metrics`, `/healthz` and `/readyz`: of every process, also of one without the role admin.
-    pub health: Option<SocketAddr>,
+    /// `/healthz`, `/readyz` and `/metrics`, in every process.
+    pub probes: SocketAddr,
     /// Redis URLs.
     pub nodes: Vec<String>,
     pub ledger: String,
@@ -101,7 +104,7 @@ pub struct Running {
 
 pub async fn start(
     settings: &Settings,
-    metrics: Option<PrometheusHandle>,
+    recorder: Option<PrometheusHandle>,
 ) -> Result<Running, ServeError> {
     let lock = lock_data_dir(&settings.data_dir)?;
     raise_descriptor_limit();
@@ -149,33 +152,32 @@ pub async fn start(
         pid: std::process::id(),
         gateway: None,
         admin: None,
-        health: None,
+        probes: settings.admin.listen,
         nodes: store.links().iter().map(|link| link.name()).collect(),
         ledger: without_password(&settings.ledger_url()),
     };
-    crate::metrics::get().started(settings.roles.iter().map(|role| role.as_str()));
-    {
-        let admin = Arc::new(Admin {
-            settings: settings.admin.clone(),
-            defaults: settings.steward.clone(),
-            api_key: hex::encode(&api_key),
-            store: store.clone(),
-            ledger: ledger.clone(),
-            steward,
-            metrics,
-            draining: draining.clone(),
-            pipeline: Default::default(),
-        });
-        let server = Server::bind(&settings.admin).await?;
-        addresses.health = Some(server.address);
-        let router = if has(Role::Admin) {
-            addresses.admin = Some(server.address);
-            tasks.spawn(admin::pipeline::watch(admin.clone(), stop.clone()));
-            admin::router(admin)
-        } else {
-            admin::health_router(admin)
-        };
-        server.serve(router, &tasks, stop.clone());
+    metrics::get().started(settings.roles.iter().map(|role| role.as_str()));
+    let admin = Arc::new(Admin {
+        settings: settings.admin.clone(),
+        defaults: settings.steward.clone(),
+        api_key: hex::encode(&api_key),
+        store: store.clone(),
+        ledger: ledger.clone(),
+        steward,
+        metrics: recorder,
+        draining: draining.clone(),
+        pipeline: Default::default(),
+    });
+    let server = Server::bind(&settings.admin).await?;
+    addresses.probes = server.address;
+    if has(Role::Admin) {
+        addresses.admin = Some(server.address);
+        let watching = admin::pipeline::watch(admin.clone(), stop.clone());
+        task::spawn(&tasks, "admin.pipeline", watching);
+        server.serve(admin::router(admin), &tasks, stop.clone());
+    } else {
+        // A load balancer asks a gateway's machine too, and somebody wants its numbers.
+        server.serve(admin::probes(admin), &tasks, stop.clone());
     }
     let mut gateway = None;
     if has(Role::Gateway) {
@@ -220,7 +222,7 @@ impl Running {
             .await
             .is_err()
         {
-            tracing::warn!(tasks = self.tasks.len(), "tasks did not end in time");
+            tracing::warn!(tasks = self.tasks.len(), named = ?task::at_work(), "tasks did not end in time");
         }
         let _ = tokio::time::timeout(STOP_MAX, self.ledger.close()).await;
         let _ = fs::remove_file(Addresses::file(&self.data_dir));

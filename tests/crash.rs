@@ -9,10 +9,14 @@ use futures_util::StreamExt;
 use hongbao::client::admin::{AdminClient, AdminError, NewRain, NewTopUp};
 use hongbao::crash::POINTS;
 use hongbao::rain::{Cents, PacketId, RainId, State};
+use hongbao::wire::client_frame::Request;
+use hongbao::wire::server_frame::Message;
+use hongbao::wire::{Outcome, Ping};
 
 use support::crowd::{Crowd, Told, crowd, messages_are_right};
 use support::eventually;
 use support::server::{Server, new_rain};
+use support::wire::Raw;
 
 /// Servers at the same time, each with a node of its own.
 const AT_ONCE: usize = 3;
@@ -427,4 +431,59 @@ async fn a_crash_at_any_point_costs_nobody_anything() {
         );
     }
     assert!(verdicts.iter().all(|(_, outcome)| outcome.is_ok()));
+}
+
+async fn panics(server: &Server, task: &str) -> f64 {
+    server
+        .metric(&format!("hongbao_panics_total{{task=\"{task}\"}}"))
+        .await
+}
+
+async fn is_alive(raw: &mut Raw) -> bool {
+    matches!(raw.ask(Request::Ping(Ping {})).await, Message::Pong(_))
+}
+
+#[tokio::test]
+async fn a_panic_in_a_session_ends_that_session_and_no_other() {
+    let server = Server::start_with_bug(&["store.managed_nodes=1"], "session:3");
+    let mut anna = Raw::user(&server, "anna").await;
+    let mut ben = Raw::user(&server, "ben").await;
+    anna.send(Request::Ping(Ping {})).await;
+    assert!(anna.dropped().await);
+    assert!(is_alive(&mut ben).await);
+    assert_eq!(panics(&server, "session").await, 1.0);
+    assert_eq!(server.metric("hongbao_sessions").await, 1.0);
+    assert!(server.log().contains("panic: a bug at session"));
+    // Her place and her rate are free again.
+    assert!(is_alive(&mut Raw::user(&server, "anna").await).await);
+}
+
+#[tokio::test]
+async fn a_panic_in_a_lane_costs_its_grabs_a_repeat_and_the_lane_goes_on() {
+    let server = Server::start_with_bug(&["store.managed_nodes=1"], "lane:1");
+    let rain = server.open_rain(10, 1_000).await;
+    let mut anna = Raw::user(&server, "anna").await;
+    assert_eq!(anna.grab(rain.get()).await.outcome(), Outcome::Retry);
+    assert_eq!(anna.grab(rain.get()).await.outcome(), Outcome::AlreadyWon);
+    assert_eq!(panics(&server, "lane").await, 1.0);
+    assert!(server.stop().await.success(), "nothing is left in flight");
+}
+
+#[tokio::test]
+async fn a_panic_between_two_sessions_of_a_worker_ends_neither() {
+    let server = Server::start_with_bug(&["store.managed_nodes=1"], "worker:1");
+    let mut anna = Raw::user(&server, "anna").await;
+    anna.watch("quiz").await;
+    let rain = server.ready_rain(10, 1_000).await; // its announcement is the push that fails
+    eventually("the panic", async || {
+        (panics(&server, "worker").await == 1.0).then_some(())
+    })
+    .await;
+    server.admin().open_rain(rain).await.unwrap();
+    while !matches!(
+        anna.receive().await.unwrap().message,
+        Some(Message::RainOpened(_))
+    ) {}
+    let mut ben = Raw::user(&server, "ben").await;
+    assert_eq!(ben.grab(rain.get()).await.outcome(), Outcome::Won);
 }

@@ -78,34 +78,29 @@ pub fn router(admin: Arc<Admin>) -> Router {
             post(dead_letters::discard),
         )
         .layer(middleware::from_fn_with_state(admin.clone(), authorized));
-    health_routes()
+    let limit = DefaultBodyLimit::max(admin.settings.body_max);
+    let api = Router::new()
         .nest("/v1", v1)
-        .fallback(|| async {
-            Problem::not_found("there is nothing at this path; the API is under /v1")
-        })
-        .method_not_allowed_fallback(|| async {
-            Problem::new(405, "method not allowed", "this path takes another method")
-        })
-        .layer(DefaultBodyLimit::max(admin.settings.body_max))
-        .with_state(admin)
+        .layer(limit)
+        .with_state(admin.clone());
+    probes(admin).merge(api)
 }
 
-/// What a process without the role admin serves: it too has to be looked after.
-pub fn health_router(admin: Arc<Admin>) -> Router {
-    health_routes()
-        .fallback(|| async {
-            Problem::not_found(
-                "there is nothing at this path: this process has not the role admin, and serves /metrics, /healthz and /readyz",
-            )
-        })
-        .with_state(admin)
-}
-
-fn health_routes() -> Router<Arc<Admin>> {
+/// What machines ask without a key, in every process.
+pub fn probes(admin: Arc<Admin>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics_page))
+        .fallback(|| async {
+            Problem::not_found(
+                "there is nothing at this path; the API is under /v1 where the role admin runs",
+            )
+        })
+        .method_not_allowed_fallback(|| async {
+            Problem::new(405, "method not allowed", "this path takes another method")
+        })
+        .with_state(admin)
 }
 
 async fn authorized(State(admin): Shared, request: Request, next: Next) -> Response {

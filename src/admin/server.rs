@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config;
+use crate::task;
 
 #[derive(Debug, thiserror::Error)]
 #[error("admin.listen {address}: {source}")]
@@ -47,7 +48,7 @@ impl Server {
     pub fn serve(self, router: Router, tasks: &TaskTracker, stop: CancellationToken) {
         let places = Arc::new(Semaphore::new(self.settings.connections_max));
         let connections = tasks.clone();
-        tasks.spawn(async move {
+        task::spawn(tasks, "admin.accept", async move {
             loop {
                 let Ok(place) = places.clone().acquire_owned().await else {
                     return;

@@ -222,7 +222,8 @@ fn token_command(
 fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {
     let metrics = metrics::install()?;
     log::start(&settings.log);
-    in_runtime(async move {
+    log_panics();
+    let serving = async move {
         let running = serve::start(&settings, Some(metrics)).await?;
         announce(&settings, &running);
         service::ready(&roles(&settings));
@@ -232,11 +233,36 @@ fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {
         tracing::info!("stopping: sessions are sent away, grabs in flight finish");
         tokio::select! {
             () = running.stop() => {}
-            // Whoever asks twice means it.
-            signal = wait_for_signal() => { signal?; tracing::warn!("second signal: stopping at once"); }
+            // Whoever asks twice means it: no last word to anybody. Nodes of ours end with this process.
+            signal = wait_for_signal() => {
+                signal?;
+                tracing::warn!(at_work = ?hongbao::task::at_work(), "second signal: stopping at once");
+                std::process::exit(1);
+            }
         }
         Ok(ExitCode::SUCCESS)
-    })
+    };
+    tokio::runtime::Builder::new_multi_thread()
+        .thread_name("hongbao-roles")
+        .enable_all()
+        .build()?
+        .block_on(serving)
+}
+
+/// A panic is logged like everything else, with the thread and the place.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic
+            .location()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let what = panic
+            .payload_as_str()
+            .unwrap_or("something that is no text");
+        let backtrace = std::backtrace::Backtrace::capture();
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        tracing::error!(thread, place, %backtrace, "panic: {what}");
+    }));
 }
 
 /// For `systemctl status`.
@@ -256,11 +282,12 @@ fn announce(settings: &Settings, running: &serve::Running) {
     }
     if let Some(address) = addresses.admin {
         println!("admin    http://{address}");
-    } else if let Some(address) = addresses.health {
-        println!("health   http://{address}");
     }
     for node in &addresses.nodes {
         println!("node     {node}");
+    }
+    if addresses.admin.is_none() {
+        println!("probes   http://{}", addresses.probes);
     }
     println!("ledger   {}", addresses.ledger);
     println!("ready");

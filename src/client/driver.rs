@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use prost::Message as _;
+use rustls::ClientConnection;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::backoff::SplitMix;
+use super::socket::{Socket, shake_hands};
 use super::state::{Parting, Phase, Shared, State};
 use super::{AfterClose, Backoff, ClientError, Event, Login, PROTOCOL, Refusal};
 use crate::wire::client_frame::Request;
@@ -22,7 +24,7 @@ use crate::wire::frame::{self, FrameError, HEADER, SERVER_FRAME_MAX};
 use crate::wire::server_frame::Message;
 use crate::wire::{CloseCode, Hello, ServerFrame};
 
-/// Read at once, on the stack: dozens of replies.
+/// Read at once, on the stack: dozens of replies. TLS decrypts into as much again.
 const READ_MAX: usize = 4 * 1024;
 /// A session that lasted this long was a success: the next back-off starts small again. One that is lost sooner was not, or a gateway that
 /// welcomes and drops would be asked without end.
@@ -49,6 +51,8 @@ pub struct Driver {
 struct Link<'a> {
     driver: &'a mut Driver,
     read: OwnedReadHalf,
+    /// What is read is TLS.
+    encrypted: bool,
     /// The beginning of a frame whose rest has not come. Holds memory only then.
     partial: BytesMut,
     greet_by: Instant,
@@ -164,12 +168,14 @@ impl Driver {
     /// From the connect to the end of the connection.
     async fn one_connection(&mut self) -> Parting {
         let limit_ms = self.shared.settings.connect_ms;
-        let stream = match timeout(Duration::from_millis(limit_ms), self.connect()).await {
-            Ok(Ok(stream)) => stream,
+        let (stream, tls) = match timeout(Duration::from_millis(limit_ms), self.connect()).await {
+            Ok(Ok(connected)) => connected,
             Ok(Err(error)) => return Parting::Lost(format!("cannot connect: {error}")),
             Err(_) => return Parting::Lost(format!("not connected within {limit_ms} ms")),
         };
         let (read, write) = stream.into_split();
+        let encrypted = tls.is_some();
+        let socket = Socket::new(write, tls);
         let now = Instant::now();
         let token = (self.login.token)();
         self.shown = xxhash_rust::xxh3::xxh3_64(token.as_bytes());
@@ -183,7 +189,7 @@ impl Driver {
             if state.has_ended() {
                 return Parting::Final(ClientError::Closed);
             }
-            state.drop_connection(Phase::Greeting(write));
+            state.drop_connection(Phase::Greeting(socket));
             state.put(Request::Hello(hello), None);
             state.heard_at = now;
             let _ = state.write_out(); // an error shows when the link is polled
@@ -192,6 +198,7 @@ impl Driver {
         let link = Link {
             driver: self,
             read,
+            encrypted,
             partial: BytesMut::new(),
             greet_by,
             leave_by: greet_by,
@@ -199,15 +206,26 @@ impl Driver {
         link.serve().await
     }
 
-    async fn connect(&mut self) -> io::Result<TcpStream> {
+    async fn connect(&mut self) -> io::Result<(TcpStream, Option<Box<ClientConnection>>)> {
         self.shared.lock().stats.attempts += 1;
         let none = || io::Error::new(io::ErrorKind::InvalidInput, "no gateway address is known");
         let gateways = &self.shared.settings.gateways;
         let name = gateways.get(self.gateway).ok_or_else(none)?;
         let mut failure = none();
         for address in lookup_host(name.as_str()).await? {
-            match connect_to(address, self.login.source).await {
-                Ok(stream) => return Ok(stream),
+            let stream = match connect_to(address, self.login.source).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    failure = error;
+                    continue;
+                }
+            };
+            let Some(tls) = &self.shared.settings.tls else {
+                return Ok((stream, None));
+            };
+            // Boxed: a plain session's future does not grow by it.
+            match Box::pin(shake_hands(&stream, tls, name)).await {
+                Ok(connection) => return Ok((stream, Some(connection))),
                 Err(error) => failure = error,
             }
         }
@@ -254,7 +272,7 @@ impl Link<'_> {
         if let Some(parting) = ready_to_part(&mut state) {
             return Poll::Ready(parting);
         }
-        while !state.out.is_empty() {
+        while state.has_unsent() {
             match self.read.as_ref().poll_write_ready(context) {
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => return Poll::Ready(Parting::Lost(error.to_string())),
@@ -324,10 +342,34 @@ impl Link<'_> {
                     return Poll::Ready(Parting::Lost("closed by the gateway".to_owned()));
                 }
                 Ok(()) => {
-                    if let Some(parting) = self.hear(got.filled()) {
+                    let parting = match self.encrypted {
+                        false => self.hear(got.filled()),
+                        true => self.hear_encrypted(got.filled()),
+                    };
+                    if let Some(parting) = parting {
                         return Poll::Ready(parting);
                     }
                 }
+            }
+        }
+    }
+
+    fn hear_encrypted(&mut self, mut bytes: &[u8]) -> Option<Parting> {
+        let shared = self.driver.shared.clone();
+        let mut plain = [0; READ_MAX];
+        loop {
+            let got = match shared.lock().socket() {
+                None => return None, // ended: what comes is of no interest
+                Some(socket) => socket.decrypt(&mut bytes, &mut plain),
+            };
+            match got {
+                Ok(0) => return None,
+                Ok(n) => {
+                    if let Some(parting) = self.hear(&plain[..n]) {
+                        return Some(parting);
+                    }
+                }
+                Err(error) => return Some(Parting::Lost(error.to_string())),
             }
         }
     }

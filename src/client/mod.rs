@@ -49,6 +49,8 @@ mod grab;
 mod inbox;
 /// A new token before the old one expires.
 mod renewal;
+/// The writing side of a connection, and TLS over it.
+mod socket;
 /// What the handle and the driver of a session share.
 mod state;
 
@@ -73,6 +75,7 @@ pub use backoff::{Backoff, BackoffBounds};
 pub use driver::Driver;
 pub use events::{Event, Events};
 pub use grab::{AfterGrab, Attempt, GrabReply, outcome_name};
+pub use socket::Tls;
 
 use state::Shared;
 
@@ -165,7 +168,9 @@ impl fmt::Display for Refusal {
 pub struct Settings {
     /// `host:port`, at least one. A session starts at a random one and takes the next after a failure.
     pub gateways: Vec<String>,
-    /// One TCP connect, ms.
+    /// `None`: plain TCP.
+    pub tls: Option<Tls>,
+    /// One TCP connect, with its TLS handshake, ms.
     pub connect_ms: u64,
     /// From the connection to Welcome, ms.
     pub hello_ms: u64,
@@ -190,6 +195,7 @@ impl Settings {
     pub fn new(gateways: Vec<String>) -> Settings {
         Settings {
             gateways,
+            tls: None,
             connect_ms: 5_000,
             hello_ms: 5_000,
             reply_ms: 5_000,

@@ -5,7 +5,6 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -13,6 +12,7 @@ use super::clock::ServerClock;
 use super::events::{Event, EventQueue};
 use super::inbox::Reader;
 use super::renewal::Renewal;
+use super::socket::Socket;
 use super::{ClientError, Refusal, Settings, Stats};
 use crate::rain::UserId;
 use crate::wire::client_frame::Request;
@@ -46,10 +46,10 @@ pub(super) enum Phase {
     /// No connection; the driver is waiting or connecting.
     Down,
     /// Hello is sent.
-    Greeting(OwnedWriteHalf),
-    Up(OwnedWriteHalf),
+    Greeting(Socket),
+    Up(Socket),
     /// GoAway came: no new requests, but replies are still welcome.
-    Leaving(OwnedWriteHalf, Parting),
+    Leaving(Socket, Parting),
     Ended(ClientError),
 }
 
@@ -231,7 +231,7 @@ impl Shared {
         let (reply, answer) = oneshot::channel();
         state.put(request.clone(), Some(reply));
         // Straight to the socket: waking the driver for it would cost a task switch per grab. With many at once it costs less than a write each.
-        if self.settings.gather || state.write_out().is_err() || !state.out.is_empty() {
+        if self.settings.gather || state.write_out().is_err() || state.has_unsent() {
             state.wake_driver();
         }
         Ok(Some((answer, state.sent_at)))
@@ -341,10 +341,16 @@ impl State {
 
     /// Gives the socket what it takes. What stays in `out` waits until the driver finds the socket writable.
     pub fn write_out(&mut self) -> io::Result<()> {
-        let (Phase::Greeting(socket) | Phase::Up(socket) | Phase::Leaving(socket, _)) = &self.phase
+        // Field by field: what is written stands beside the socket.
+        let (Phase::Greeting(socket) | Phase::Up(socket) | Phase::Leaving(socket, _)) =
+            &mut self.phase
         else {
             return Ok(());
         };
+        if let Err(error) = socket.push_out() {
+            self.abandon.get_or_insert(Parting::Lost(error.to_string()));
+            return Err(error);
+        }
         while !self.out.is_empty() {
             match socket.try_write(&self.out) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -368,6 +374,19 @@ impl State {
             ));
         }
         Ok(())
+    }
+
+    /// The socket of the connection that there is.
+    pub fn socket(&mut self) -> Option<&mut Socket> {
+        match &mut self.phase {
+            Phase::Greeting(socket) | Phase::Up(socket) | Phase::Leaving(socket, _) => Some(socket),
+            Phase::Down | Phase::Ended(_) => None,
+        }
+    }
+
+    /// Whether anything waits for the socket to become writable.
+    pub fn has_unsent(&mut self) -> bool {
+        !self.out.is_empty() || self.socket().is_some_and(|socket| socket.holds_back())
     }
 
     /// Forgets the connection: whoever waits for a reply learns that it will not come.

@@ -7,7 +7,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::edge;
 use super::lane::{Waiting, bucket_for};
@@ -65,12 +64,7 @@ fn admit(
     rain: &Arc<RainView>,
 ) {
     let id = rain.snapshot.rain;
-    let grab = Waiting {
-        session: session.clone(),
-        named,
-        request_id,
-        since: Instant::now(),
-    };
+    let grab = Waiting::new(session, named, request_id);
     let bucket = bucket_for(rain, grab.user());
     match local_answer(session, rain, bucket) {
         Some((outcome, packet)) => worker.reply_grab(session, request_id, id, outcome, packet),

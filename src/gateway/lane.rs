@@ -23,6 +23,7 @@ use crate::store::link::Link;
 use crate::store::node::Peer;
 use crate::store::route::Replicated;
 use crate::store::{StoreError, script};
+use crate::task;
 use crate::wire::Outcome;
 
 /// A grab on its way.
@@ -32,9 +33,25 @@ pub struct Waiting {
     pub named: Option<String>,
     pub request_id: u64,
     pub since: Instant,
+    answered: Cell<bool>,
 }
 
 impl Waiting {
+    pub fn new(session: &Rc<Session>, named: Option<String>, request_id: u64) -> Waiting {
+        Waiting {
+            session: session.clone(),
+            named,
+            request_id,
+            since: Instant::now(),
+            answered: Cell::new(false),
+        }
+    }
+
+    fn finish(&self, worker: &Worker) {
+        self.answered.set(true);
+        self.session.finished(worker);
+    }
+
     pub fn user(&self) -> &str {
         match &self.named {
             Some(name) => name,
@@ -101,8 +118,14 @@ impl Lane {
             }
             // One call a bucket, all in one round trip.
             let calls = batches.into_iter().map(|batch| async move {
-                let reply = self.send(worker, &batch).await;
-                self.answer(worker, batch, reply);
+                // A panic costs these grabs a repeat, and nobody else anything.
+                let carried = task::contained("lane", async {
+                    let reply = self.send(worker, &batch).await;
+                    self.answer(worker, &batch, reply);
+                });
+                if carried.await.is_err() {
+                    self.answer_retry(worker, &batch);
+                }
                 worker.flush_dirty();
             });
             futures_util::future::join_all(calls).await;
@@ -134,19 +157,19 @@ impl Lane {
     async fn send(&self, worker: &Worker, batch: &Queue) -> Result<String, StoreError> {
         let durability = batch.rain.snapshot.durability;
         let view = &batch.rain.buckets[batch.bucket];
-        // WON must not be sent for less than the rain's level: checked for the very process that is asked.
-        let fsync = Cell::new(false);
-        let call = |peer: &Peer| {
-            fsync.set(peer.fsync);
-            let users = batch.waiting.iter().map(Waiting::user);
-            grab::call(&view.keys, &peer.run_id, users)
-        };
         let replicated = match durability {
             Durability::Memory | Durability::Fsync => None,
             Durability::Replicas(replicas) => Some(Replicated {
                 replicas,
                 wait: self.replicas_wait,
             }),
+        };
+        // WON must not be sent for less than the rain's level: checked for the very process that is asked.
+        let fsync = Cell::new(false);
+        let call = |peer: &Peer| {
+            fsync.set(peer.fsync);
+            let users = batch.waiting.iter().map(Waiting::user);
+            grab::call(&view.keys, &peer.run_id, replicated.is_some(), users)
         };
         crate::crash::point("grab.before");
         let route = worker.store.route(view.slot);
@@ -173,7 +196,7 @@ impl Lane {
         }
     }
 
-    fn answer(&self, worker: &Worker, batch: Queue, reply: Result<String, StoreError>) {
+    fn answer(&self, worker: &Worker, batch: &Queue, reply: Result<String, StoreError>) {
         let metrics = crate::metrics::get();
         metrics.grab_batch_users.record(batch.waiting.len() as f64);
         let answered = Instant::now();
@@ -187,28 +210,28 @@ impl Lane {
                 }
                 Ok(reply) => tracing::error!(reply, "grab answered something unexpected"),
             }
-            for grab in &batch.waiting {
-                grab.session.forget(batch.rain.snapshot.rain);
-                worker.reply_grab(
-                    &grab.session,
-                    grab.request_id,
-                    batch.rain.snapshot.rain,
-                    Outcome::Retry,
-                    None,
-                );
-                grab.session.finished(worker);
-            }
-            return;
+            return self.answer_retry(worker, batch);
         };
         let view = &batch.rain.buckets[batch.bucket];
         view.remember_epoch(answer.epoch);
         let (gate, epoch) = (answer.gate, answer.epoch);
         for grab in &batch.waiting {
             let entry = answer.next().flatten();
-            self.answer_one(worker, &batch, gate, epoch, grab, entry);
+            crate::crash::bug("lane");
+            self.answer_one(worker, batch, gate, epoch, grab, entry);
             metrics
                 .grab_seconds
                 .record((answered - grab.since).as_secs_f64());
+        }
+    }
+
+    /// For all who have no answer yet.
+    fn answer_retry(&self, worker: &Worker, batch: &Queue) {
+        let rain = batch.rain.snapshot.rain;
+        for grab in batch.waiting.iter().filter(|grab| !grab.answered.get()) {
+            grab.session.forget(rain);
+            worker.reply_grab(&grab.session, grab.request_id, rain, Outcome::Retry, None);
+            grab.finish(worker);
         }
     }
 
@@ -249,7 +272,7 @@ impl Lane {
         if let Some(packet) = packet {
             worker.await_credit(&grab.session, packet.id);
         }
-        grab.session.finished(worker);
+        grab.finish(worker);
     }
 }
 

@@ -62,6 +62,7 @@ impl Session {
         if edge {
             return worker.edges.enter(self);
         }
+        self.hold_rate(worker.user_rates.enter(user));
         // Known as the user's before the inbox is read: what is written meanwhile is pushed.
         worker.users.enter(user, self);
         worker.enter_roll(user, self);

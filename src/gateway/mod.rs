@@ -2,14 +2,22 @@
 
 /// What is answered without Redis.
 mod admission;
+/// When to look at which session again.
+mod deadlines;
 /// Servers that grab for many users over one connection.
 mod edge;
+/// From the accepted connection to a session: limits, PROXY header, TLS handshake.
+mod entry;
 /// A user's messages: pages that are asked for, and pushes.
 mod inbox;
 /// Batches on their way to a node.
 mod lane;
+/// How many may come in, from where, and how much each may ask.
+mod limits;
 /// Hello, Refresh, and the end of what they allowed.
 mod login;
+/// What a load balancer says about whom it forwards.
+mod proxy;
 /// The rains this gateway knows, and when to tell clients of them.
 mod rains;
 /// Who has how many sessions.
@@ -18,8 +26,12 @@ mod roll;
 mod rooms;
 /// One client connection.
 mod session;
+/// The certificate, read again when it changes.
+mod tls;
 /// Who a session speaks for.
 pub mod token;
+/// The socket itself, or TLS over it.
+mod transport;
 /// Which sessions are a user's.
 mod users;
 /// One thread with its own runtime, sessions and lanes.
@@ -28,8 +40,9 @@ mod worker;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc;
@@ -39,8 +52,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::store::Store;
+use crate::task;
+use limits::{Clock, Doors, UserRates};
 use rains::Rains;
 use roll::Roll;
+use tls::Certificates;
 use token::TokenKeys;
 use worker::{Inputs, Shared, Worker};
 
@@ -62,6 +78,7 @@ pub struct ListenError {
 pub struct Gateway {
     pub address: SocketAddr,
     drain: CancellationToken,
+    drain_delay: Duration,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -73,6 +90,15 @@ impl Gateway {
         store: Arc<Store>,
         tasks: &TaskTracker,
     ) -> Result<Gateway, ListenError> {
+        let certificates = match &settings.tls {
+            None => None,
+            Some(files) => Some(Arc::new(Certificates::open(files).map_err(|error| {
+                ListenError {
+                    address: settings.listen,
+                    source: error.into(),
+                }
+            })?)),
+        };
         let listeners = listen(settings)?;
         let address = listeners[0].local_addr().map_err(|source| ListenError {
             address: settings.listen,
@@ -80,13 +106,17 @@ impl Gateway {
         })?;
         let drain = CancellationToken::new();
         let rains = Arc::new(Rains::new(store.clone()));
+        let clock = Clock::start();
         let shared = Arc::new(Shared {
             settings: settings.clone(),
             tokens: Arc::new(tokens),
             roll: Roll::new(settings.sessions_per_user),
             rains: rains.clone(),
             store,
-            connections: AtomicUsize::new(0),
+            clock,
+            doors: Doors::new(settings, clock),
+            user_rates: UserRates::new(settings, clock),
+            certificates: certificates.clone(),
             next_session: AtomicU64::new(1),
             drain: drain.clone(),
         });
@@ -107,17 +137,28 @@ impl Gateway {
             workers.push(thread.map_err(|source| ListenError { address, source })?);
         }
         let tracker = tasks.clone();
-        tasks.spawn(async move { rains.keep(senders, &tracker, drain).await });
-        tasks.spawn(inbox::hand_on(news, news_senders));
+        if let Some(certificates) = certificates {
+            task::spawn(
+                tasks,
+                "gateway.certificates",
+                certificates.keep(drain.clone()),
+            );
+        }
+        task::spawn(tasks, "gateway.rains", async move {
+            rains.keep(senders, &tracker, drain).await
+        });
+        task::spawn(tasks, "gateway.news", inbox::hand_on(news, news_senders));
         Ok(Gateway {
             address,
             drain: shared.drain.clone(),
+            drain_delay: settings.drain_delay,
             workers,
         })
     }
 
-    /// Stops accepting, sends everyone away, lets grabs in flight finish, and returns when all workers have ended.
+    /// Waits for load balancers to notice, stops accepting, sends everyone away, lets grabs in flight finish, and returns when all workers have ended.
     pub async fn drain(self) {
+        tokio::time::sleep(self.drain_delay).await;
         self.drain.cancel();
         let join = move || {
             self.workers

@@ -9,24 +9,28 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use tokio::io::Interest;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::admission::{self, Remembered};
 use super::edge::Edge;
 use super::inbox;
+use super::limits::{Place, Verdict};
 use super::token::Credentials;
-use super::worker::Worker;
+use super::transport::Transport;
+use super::worker::{LINGER, Worker};
+use crate::clock::now_ms;
 use crate::metrics;
 use crate::rain::{Packet, RainId, UserId};
 use crate::wire::client_frame::Request;
 use crate::wire::frame::{self, CLIENT_FRAME_MAX, FrameError, HEADER};
 use crate::wire::server_frame::Message;
-use crate::wire::{ClientFrame, CloseCode, GoAway, Pong, Refused, ServerFrame, Watching};
+use crate::wire::{ClientFrame, CloseCode, GoAway, Outcome, Pong, Refused, ServerFrame, Watching};
 
 /// Rains whose outcome a session remembers; more are asked of Redis again.
 const REMEMBERED_RAINS: usize = 2;
@@ -35,7 +39,7 @@ const READS_IN_A_ROW: usize = 8;
 
 pub struct Session {
     pub id: u64,
-    stream: TcpStream,
+    transport: Transport,
     user: OnceCell<UserId>,
     /// Set for a server that speaks for many users; `user` is its own name then.
     edge: OnceCell<Box<Edge>>,
@@ -44,13 +48,20 @@ pub struct Session {
     pub(super) refusals: Cell<u8>,
     /// A frame that has not arrived whole. Empty and without memory otherwise.
     partial: RefCell<Vec<u8>>,
+    /// When the frame began that has not arrived whole.
+    frame_begun: Cell<Option<Instant>>,
+    /// Until when its frames are paid for, and its user's.
+    paid_until: Cell<u64>,
+    user_paid: RefCell<Option<Arc<AtomicU64>>>,
     /// What the socket did not take yet. Empty and without memory otherwise.
     out: RefCell<Vec<u8>>,
     pub(super) in_flight: Cell<u32>,
-    pub(super) connected: Instant,
-    /// One of those that `connections_max` allows; not one that is only told that there are too many.
-    pub(super) counted: Cell<bool>,
-    pub(super) last_heard: Cell<Instant>,
+    connected: Instant,
+    /// Among the connections that are allowed; none for one that is only told that there are too many.
+    pub(super) place: Option<Place>,
+    last_heard: Cell<Instant>,
+    /// The tick of the worker's deadlines at which this session is looked at next.
+    pub(super) looked_at: Cell<u64>,
     memory: RefCell<Vec<(RainId, Remembered)>>,
     pub(super) room: RefCell<Option<Rc<str>>>,
     /// Set once: nothing is read any more, the task ends when `out` is empty.
@@ -63,20 +74,24 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(id: u64, stream: TcpStream) -> Session {
+    pub fn new(id: u64, transport: Transport, place: Option<Place>) -> Session {
         Session {
             id,
-            stream,
+            transport,
             user: OnceCell::new(),
             edge: OnceCell::new(),
             credentials: RefCell::default(),
             refusals: Cell::new(0),
             partial: RefCell::default(),
+            frame_begun: Cell::new(None),
+            paid_until: Cell::new(0),
+            user_paid: RefCell::default(),
             out: RefCell::default(),
             in_flight: Cell::new(0),
             connected: Instant::now(),
-            counted: Cell::new(true),
+            place,
             last_heard: Cell::new(Instant::now()),
+            looked_at: Cell::new(u64::MAX),
             memory: RefCell::default(),
             room: RefCell::default(),
             closing: Cell::new(None),
@@ -131,9 +146,9 @@ impl Session {
     /// Serves the connection until it ends.
     pub async fn run(self: &Rc<Self>, worker: &Rc<Worker>) {
         loop {
-            let blocked = !self.out.borrow().is_empty();
+            let blocked = !self.out.borrow().is_empty() || self.transport.holds_back();
             let closing = self.closing.get().is_some();
-            if closing && !blocked {
+            if closing && !blocked && !self.finishing(worker) {
                 return self.linger(worker).await;
             }
             let interest = match (closing, blocked) {
@@ -143,7 +158,7 @@ impl Session {
             };
             tokio::select! {
                 biased;
-                ready = self.stream.ready(interest) => {
+                ready = self.transport.socket().ready(interest), if blocked || !closing => {
                     let Ok(ready) = ready else { return };
                     if ready.is_writable() && self.flush().is_err() {
                         return;
@@ -163,13 +178,16 @@ impl Session {
 
     /// The last word is written. Closing now, with bytes of the client unread, would have the kernel reset the connection and drop that word on its
     /// way: so end our side, and read into nothing until the client ends its own. The sweep bounds it.
-    async fn linger(&self, worker: &Worker) {
-        let _ = socket2::SockRef::from(&self.stream).shutdown(std::net::Shutdown::Write);
+    async fn linger(self: &Rc<Self>, worker: &Worker) {
+        self.closing.set(Some(Instant::now()));
+        worker.look_again(self);
+        self.transport.finish();
+        let socket = self.transport.socket();
         while !self.gone.get() {
             tokio::select! {
-                ready = self.stream.readable() => {
+                ready = socket.readable() => {
                     let mut buffer = worker.read_buffer.borrow_mut();
-                    match self.stream.try_read(&mut buffer) {
+                    match socket.try_read(&mut buffer) {
                         Ok(0) => return,
                         Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
                         _ if ready.is_err() => return,
@@ -185,11 +203,12 @@ impl Session {
     fn read(self: &Rc<Self>, worker: &Rc<Worker>) -> io::Result<()> {
         let mut buffer = worker.read_buffer.borrow_mut();
         for _ in 0..READS_IN_A_ROW {
-            match self.stream.try_read(&mut buffer) {
+            match self.transport.try_read(&mut buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(n) => {
                     self.last_heard.set(Instant::now());
                     self.feed(worker, &buffer[..n]);
+                    self.frame_cut(worker);
                     if self.closing.get().is_some() || n < buffer.len() {
                         return Ok(());
                     }
@@ -211,11 +230,74 @@ impl Session {
         } else {
             partial.extend_from_slice(bytes);
             let used = self.frames(worker, &partial);
+            if used > 0 {
+                self.frame_begun.set(None);
+            }
             if used < partial.len() {
                 partial.drain(..used);
                 *self.partial.borrow_mut() = partial;
             }
         }
+    }
+
+    /// A frame that has begun must end in time.
+    fn frame_cut(self: &Rc<Self>, worker: &Worker) {
+        if self.partial.borrow().is_empty() {
+            self.frame_begun.set(None);
+        } else if self.frame_begun.get().is_none() {
+            self.frame_begun.set(Some(self.last_heard.get()));
+            worker.look_again(self);
+        }
+    }
+
+    /// What the rates say to one more frame; the stricter of session and user.
+    fn one_more(&self, worker: &Worker) -> Verdict {
+        let metrics = metrics::get();
+        let now = worker.clock.at(self.last_heard.get());
+        let rate = match self.edge() {
+            None => &worker.frame_rate,
+            Some(_) => &worker.edge_frame_rate,
+        };
+        let (verdict, until) = rate.take(self.paid_until.get(), now);
+        self.paid_until.set(until);
+        if verdict != Verdict::Within {
+            metrics.refused_by_session_rate.increment(1);
+            return verdict;
+        }
+        let of_user = self.user_paid.borrow();
+        let of_user = of_user.as_ref();
+        let verdict = of_user.map_or(verdict, |paid| worker.user_rates.take(paid, now));
+        if verdict != Verdict::Within {
+            metrics.refused_by_user_rate.increment(1);
+        }
+        verdict
+    }
+
+    /// A frame beyond the rates: its request is not carried out.
+    fn too_many(self: &Rc<Self>, worker: &Worker, frame: ClientFrame) {
+        match (frame.request, self.user()) {
+            (Some(Request::Grab(grab)), Some(_)) => worker.reply_grab_raw(
+                self,
+                frame.request_id,
+                grab.rain_id,
+                Outcome::Busy,
+                None,
+                worker.retry_after_ms(),
+            ),
+            (Some(_), Some(_)) => {
+                let reason = "more frames a second than allowed".to_owned();
+                let code = CloseCode::TooManyRequests as i32;
+                let refused = Message::Refused(Refused { code, reason });
+                self.send(worker, frame.request_id, refused);
+            }
+            (_, None) | (None, _) => self.leave_us(worker),
+        }
+    }
+
+    fn leave_us(self: &Rc<Self>, worker: &Worker) {
+        let reason = "more frames a second than allowed, and it goes on";
+        let after = worker.retry_after_ms() * 10;
+        self.go_away(worker, CloseCode::TooManyRequests, reason, after);
     }
 
     /// Handles every whole frame in `bytes`; returns how many bytes they took. What is left is at most one frame that is cut, and so bounded.
@@ -226,7 +308,13 @@ impl Session {
                 Ok(Some(len)) if bytes.len() - used >= HEADER + len => {
                     let message = &bytes[used + HEADER..used + HEADER + len];
                     used += HEADER + len;
+                    let verdict = self.one_more(worker);
+                    if verdict == Verdict::FarOver {
+                        self.leave_us(worker);
+                        return bytes.len();
+                    }
                     match ClientFrame::decode(message) {
+                        Ok(frame) if verdict == Verdict::Over => self.too_many(worker, frame),
                         Ok(frame) => self.request(worker, frame),
                         Err(error) => self.close(
                             worker,
@@ -251,6 +339,7 @@ impl Session {
     }
 
     fn request(self: &Rc<Self>, worker: &Rc<Worker>, frame: ClientFrame) {
+        crate::crash::bug("session");
         let id = frame.request_id;
         match (frame.request, self.user()) {
             (Some(Request::Hello(hello)), None) => self.hello(worker, id, hello),
@@ -367,8 +456,8 @@ impl Session {
     pub fn finished(&self, worker: &Worker) {
         self.in_flight.set(self.in_flight.get() - 1);
         worker.in_flight.set(worker.in_flight.get() - 1);
-        if worker.in_flight.get() == 0 {
-            worker.idle.notify_waiters();
+        if self.closing.get().is_some() && self.in_flight.get() == 0 {
+            self.wake.notify_one(); // nothing keeps it any more
         }
     }
 
@@ -417,7 +506,7 @@ impl Session {
         let mut out = self.out.borrow_mut();
         let mut written = 0;
         while written < out.len() {
-            match self.stream.try_write(&out[written..]) {
+            match self.transport.try_write(&out[written..]) {
                 Ok(n) => written += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     out.drain(..written);
@@ -428,7 +517,9 @@ impl Session {
             }
         }
         *out = Vec::new();
-        if self.closing.get().is_some() {
+        drop(out);
+        self.transport.push_out()?;
+        if self.closing.get().is_some() || self.transport.holds_back() {
             self.wake.notify_one();
         }
         Ok(())
@@ -456,7 +547,7 @@ impl Session {
                 reason,
             }),
         );
-        self.closing.set(Some(Instant::now()));
+        self.part(worker);
     }
 
     /// Tells the client why and ends the session when that is written.
@@ -487,7 +578,95 @@ impl Session {
             reconnect_after_ms,
         };
         self.send(worker, 0, Message::GoAway(message));
+        self.part(worker);
+    }
+
+    fn part(self: &Rc<Self>, worker: &Worker) {
         self.closing.set(Some(Instant::now()));
+        worker.look_again(self);
+    }
+
+    /// In a drain the answers to what is in flight still go out.
+    fn finishing(&self, worker: &Worker) -> bool {
+        worker.draining() && self.in_flight.get() > 0 && self.user().is_some()
+    }
+
+    /// When to look at this session again if nothing happens.
+    pub(super) fn due(&self, worker: &Worker) -> Instant {
+        let settings = &worker.settings;
+        if let Some(since) = self.closing.get() {
+            let wait = if self.finishing(worker) {
+                settings.drain_timeout
+            } else {
+                LINGER
+            };
+            return since + wait;
+        }
+        let silent = match self.user() {
+            Some(_) => self.last_heard.get() + settings.idle_timeout,
+            None => self.connected + settings.hello_timeout,
+        };
+        let cut = (self.frame_begun.get()).map(|begun| begun + settings.frame_timeout);
+        let lapses = (self.credentials.borrow().as_ref()).map(|credentials| {
+            let left = worker
+                .tokens
+                .lapses_ms(credentials)
+                .saturating_sub(now_ms())
+                .max(0);
+            // Tokens may be valid for ever, and instants have an end.
+            Instant::now() + Duration::from_millis(left as u64).min(settings.idle_timeout)
+        });
+        [Some(silent), cut, lapses]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(silent)
+    }
+
+    /// Ends the session if its time is over in any way.
+    pub(super) fn end_if_overdue(
+        self: &Rc<Self>,
+        worker: &Worker,
+        now: Instant,
+        keys_changed: bool,
+    ) {
+        let settings = &worker.settings;
+        if self.closing.get().is_some() {
+            if self.due(worker) <= now {
+                self.abandon();
+            }
+            return;
+        }
+        let cut = self
+            .frame_begun
+            .get()
+            .is_some_and(|begun| begun + settings.frame_timeout <= now);
+        let why = match self.user() {
+            _ if cut => Some((
+                CloseCode::FrameTimeout,
+                "a frame that had begun did not end in time",
+            )),
+            None if self.connected + settings.hello_timeout <= now => {
+                Some((CloseCode::HelloExpected, "no Hello in time"))
+            }
+            Some(_) if self.last_heard.get() + settings.idle_timeout <= now => {
+                Some((CloseCode::Idle, "nothing heard for too long"))
+            }
+            None => None,
+            Some(_) => self.lapsed(worker, now_ms(), keys_changed),
+        };
+        if let Some((code, reason)) = why {
+            self.close(worker, code, reason);
+        }
+    }
+
+    pub(super) fn hold_rate(&self, paid: Arc<AtomicU64>) {
+        *self.user_paid.borrow_mut() = Some(paid);
+    }
+
+    /// What the session held of its user's rate.
+    pub(super) fn give_back(&self) -> Option<(&UserId, Arc<AtomicU64>)> {
+        Some((self.user.get()?, self.user_paid.take()?))
     }
 
     /// Ends the session at once.

@@ -4,19 +4,22 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::deadlines::Deadlines;
 use super::edge::Edges;
 use super::lane::Lane;
+use super::limits::{Clock, Doors, Rate, UserRates};
 use super::rains::{BucketView, Push, RainView, Rains};
 use super::roll::{Orders, Roll};
 use super::rooms::Rooms;
 use super::session::Session;
+use super::tls::Certificates;
 use super::token::TokenKeys;
 use super::users::Users;
 use crate::clock::now_ms;
@@ -26,6 +29,7 @@ use crate::rain::{Durability, Packet, RainId};
 use crate::store::Store;
 use crate::store::inbox::News;
 use crate::store::link::Link;
+use crate::task;
 use crate::wire::server_frame::Message;
 use crate::wire::{CloseCode, GrabResult, Outcome};
 
@@ -39,9 +43,9 @@ const LOOK_UPS_MAX: usize = 64;
 /// Inboxes read at the same time on one node: two round trips each, so tens of thousands a second.
 const INBOX_READS_MAX: usize = 64;
 /// How long a closing session may take to read its last frame.
-const LINGER: Duration = Duration::from_secs(1);
-/// Connections beyond the limit that are told so at the same time; more are dropped without a word.
-const REFUSED_MAX: usize = 256;
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+/// After an accept that failed.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 /// Sessions that a push is written to before grabs get their turn.
 pub(super) const PUSH_SLICE: usize = 256;
 
@@ -52,7 +56,11 @@ pub struct Shared {
     pub roll: Roll,
     pub rains: Arc<Rains>,
     pub store: Arc<Store>,
-    pub connections: AtomicUsize,
+    pub clock: Clock,
+    pub doors: Arc<Doors>,
+    pub user_rates: UserRates,
+    /// With TLS.
+    pub certificates: Option<Arc<Certificates>>,
     pub next_session: AtomicU64,
     /// Stop accepting and send everyone away.
     pub drain: CancellationToken,
@@ -78,10 +86,19 @@ pub struct Worker {
     /// Sessions with something to write.
     pub(super) dirty: RefCell<Vec<Rc<Session>>>,
     pub(super) in_flight: Cell<usize>,
-    /// Told when nothing is in flight.
-    pub(super) idle: Notify,
+    /// Told when the last session has ended.
+    emptied: Notify,
+    deadlines: Deadlines,
+    pub(super) frame_rate: Rate,
+    pub(super) edge_frame_rate: Rate,
+    accept_rate: Rate,
+    /// Until when its accepted connections are paid for.
+    accepts_paid: Cell<u64>,
+    /// Connections on their way to a session, and how many of them are this worker's share.
+    pub(super) handshakes: Rc<Cell<usize>>,
+    pub(super) handshakes_max: usize,
     /// Sessions that are only told that there are too many.
-    refused: Cell<usize>,
+    pub(super) told: Cell<usize>,
     missing: RefCell<HashMap<RainId, Instant>>,
     look_ups: Rc<Cell<usize>>,
     /// Inboxes that are being read, by node: one that does not answer must not keep those of the others waiting.
@@ -102,7 +119,7 @@ impl std::ops::Deref for Worker {
 pub struct Turn(Rc<Cell<usize>>);
 
 impl Turn {
-    fn take(under_way: &Rc<Cell<usize>>, max: usize) -> Option<Turn> {
+    pub(super) fn take(under_way: &Rc<Cell<usize>>, max: usize) -> Option<Turn> {
         if under_way.get() >= max {
             return None;
         }
@@ -119,7 +136,19 @@ impl Drop for Turn {
 
 impl Worker {
     pub fn new(shared: Arc<Shared>) -> Rc<Worker> {
+        let settings = &shared.settings;
+        let shortest = (settings.hello_timeout)
+            .min(settings.idle_timeout)
+            .min(settings.frame_timeout);
+        let tick = (shortest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
         Rc::new(Worker {
+            deadlines: Deadlines::new(tick),
+            frame_rate: Rate::per_second(settings.frames_per_second),
+            edge_frame_rate: Rate::per_second(settings.edge_frames_per_second),
+            accept_rate: Rate::per_second(settings.accepts_per_second / settings.workers as u64),
+            accepts_paid: Cell::new(0),
+            handshakes: Rc::default(),
+            handshakes_max: (settings.handshakes_max / settings.workers).max(1),
             sessions: RefCell::default(),
             lanes: RefCell::default(),
             next_lane: Cell::new(0),
@@ -130,8 +159,8 @@ impl Worker {
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into()),
             dirty: RefCell::default(),
             in_flight: Cell::new(0),
-            idle: Notify::new(),
-            refused: Cell::new(0),
+            emptied: Notify::new(),
+            told: Cell::new(0),
             missing: RefCell::default(),
             look_ups: Rc::default(),
             inbox_reads: RefCell::default(),
@@ -142,89 +171,92 @@ impl Worker {
     }
 
     /// Serves until the drain is over.
-    pub async fn run(self: Rc<Self>, listener: TcpListener, inputs: Inputs) {
-        let Inputs {
-            mut pushes,
-            mut news,
-        } = inputs;
-        let settings = &self.shared.settings;
-        let tick = (settings.hello_timeout.min(settings.idle_timeout) / 4)
-            .clamp(Duration::from_millis(5), Duration::from_secs(1));
-        let mut sweep = tokio::time::interval(tick);
+    pub async fn run(self: Rc<Self>, listener: TcpListener, mut inputs: Inputs) {
+        // A panic here must not end the sessions of this worker.
+        while task::contained("worker", self.serve(&listener, &mut inputs))
+            .await
+            .is_err()
+        {}
+        drop(listener);
+        self.drain().await;
+    }
+
+    /// Until the drain begins.
+    async fn serve(self: &Rc<Self>, listener: &TcpListener, inputs: &mut Inputs) {
+        let Inputs { pushes, news } = inputs;
+        let mut sweep = tokio::time::interval(self.deadlines.tick());
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let pause = tokio::time::sleep(Duration::ZERO);
+        let mut pause = std::pin::pin!(pause);
         loop {
             tokio::select! {
-                () = self.shared.drain.cancelled() => break,
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => self.accept(stream),
-                    Err(error) => {
-                        // Out of descriptors, most likely: accepting at once again would spin.
-                        tracing::warn!(%error, "a connection cannot be accepted");
-                        tokio::time::sleep(Duration::from_millis(20)).await;
+                () = self.shared.drain.cancelled() => return,
+                accepted = listener.accept(), if pause.is_elapsed() => {
+                    let wait = match accepted {
+                        Ok((stream, peer)) => {
+                            self.accept(stream, peer);
+                            self.accept_pause()
+                        }
+                        Err(error) => {
+                            // Out of descriptors, most likely: accepting at once again would spin.
+                            tracing::warn!(%error, "a connection cannot be accepted");
+                            Some(ACCEPT_AGAIN)
+                        }
+                    };
+                    if let Some(wait) = wait {
+                        pause.as_mut().reset(tokio::time::Instant::now() + wait);
                     }
-                },
+                }
+                () = pause.as_mut(), if !pause.is_elapsed() => {}
                 Some(push) = pushes.recv() => self.push(push).await,
                 Some(news) = news.recv() => self.push_credited(&news).await,
                 () = self.orders.told.notified() => self.close_replaced(),
                 _ = sweep.tick() => self.sweep(),
             }
         }
-        drop(listener);
-        self.drain().await;
     }
 
-    fn accept(self: &Rc<Self>, stream: TcpStream) {
-        let metrics = crate::metrics::get();
-        metrics.connections.increment(1);
-        let _ = stream.set_nodelay(true);
-        let session = Rc::new(Session::new(
-            self.next_session.fetch_add(1, Ordering::Relaxed),
-            stream,
-        ));
-        let over =
-            self.connections.fetch_add(1, Ordering::Relaxed) >= self.settings.connections_max;
-        if over {
-            // Told so, if there are not too many being told already; they take nobody's place.
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            if self.refused.get() >= REFUSED_MAX {
-                return;
-            }
-            self.refused.set(self.refused.get() + 1);
-            session.counted.set(false);
-        }
-        metrics.sessions.increment(1);
-        self.sessions
-            .borrow_mut()
-            .insert(session.id, session.clone());
-        if over {
-            session.go_away(
-                self,
-                CloseCode::TooManyConnections,
-                "the gateway is full",
-                self.retry_after_ms() * 10,
-            );
-            let _ = session.flush();
-        }
-        let worker = self.clone();
-        tokio::task::spawn_local(async move {
-            session.run(&worker).await;
-            worker.forget(&session);
-        });
+    /// One has been accepted: how long the next must wait in the kernel's backlog.
+    fn accept_pause(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        let (_, until) = self.accept_rate.take(self.accepts_paid.get(), now);
+        self.accepts_paid.set(until);
+        let wait = self.accept_rate.wait(until, now);
+        (wait > 0).then(|| {
+            crate::metrics::get().accepts_delayed.increment(1);
+            // The runtime's timer is good to a millisecond; what that is too long is made up for by the burst.
+            Duration::from_nanos(wait)
+        })
     }
 
-    fn forget(&self, session: &Session) {
+    pub(super) fn next_session_id(&self) -> u64 {
+        self.next_session.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// One more session of this worker.
+    pub(super) fn enter(&self, session: &Rc<Session>) {
+        (self.sessions.borrow_mut()).insert(session.id, session.clone());
+        self.look_again(session);
+    }
+
+    pub(super) fn forget(&self, session: &Session) {
         session.abandon();
         self.rooms.leave(session);
         self.users.leave(session);
         self.leave_roll(session);
         self.edges.leave(session);
-        if self.sessions.borrow_mut().remove(&session.id).is_some() {
-            if session.counted.get() {
-                self.connections.fetch_sub(1, Ordering::Relaxed);
-            } else {
-                self.refused.set(self.refused.get() - 1);
+        if let Some((user, held)) = session.give_back() {
+            self.user_rates.leave(user, held);
+        }
+        let removed = self.sessions.borrow_mut().remove(&session.id);
+        if removed.is_some() {
+            if session.place.is_none() {
+                self.told.set(self.told.get() - 1);
             }
             crate::metrics::get().sessions.decrement(1);
+        }
+        if self.sessions.borrow().is_empty() {
+            self.emptied.notify_waiters();
         }
     }
 
@@ -232,40 +264,37 @@ impl Worker {
         self.sessions.borrow().get(&id).cloned()
     }
 
-    /// Closes those who are silent too long. One pass over all sessions costs less than a timer for each.
+    /// Has the session looked at when it is due, if that is not promised already.
+    pub(super) fn look_again(&self, session: &Session) {
+        let due = session.due(self);
+        if self.deadlines.tick_of(due) < session.looked_at.get() {
+            (session.looked_at).set(self.deadlines.look_at(session.id, due));
+        }
+    }
+
+    /// Closes those whose time is over. All are looked at only when the token keys have changed: somebody may have been revoked.
     fn sweep(&self) {
         let now = Instant::now();
-        let settings = &self.settings;
         let mut late = vec![];
         let keys = self.tokens.generation();
         let keys_changed = self.keys_seen.replace(keys) != keys;
-        let time_ms = now_ms();
-        for session in self.sessions.borrow().values() {
-            let silent = now - session.last_heard.get();
-            if session
-                .closing_since()
-                .is_some_and(|since| now - since > LINGER)
-            {
-                late.push((session.clone(), None));
-            } else if session.user().is_none() && now - session.connected > settings.hello_timeout {
-                late.push((
-                    session.clone(),
-                    Some((CloseCode::HelloExpected, "no Hello in time")),
-                ));
-            } else if silent > settings.idle_timeout {
-                late.push((
-                    session.clone(),
-                    Some((CloseCode::Idle, "nothing heard for too long")),
-                ));
-            } else if let Some(why) = session.lapsed(self, time_ms, keys_changed) {
-                late.push((session.clone(), Some(why)));
-            }
+        let sessions = self.sessions.borrow();
+        self.deadlines.due(now, |id, tick| {
+            // Of several promises for a session the last one counts.
+            let session = sessions.get(&id);
+            let promised = session.filter(|session| session.looked_at.get() == tick);
+            late.extend(promised.cloned());
+        });
+        for session in &late {
+            session.looked_at.set(u64::MAX);
         }
-        for (session, code) in late {
-            match code {
-                Some((code, reason)) => session.close(self, code, reason),
-                None => session.abandon(),
-            }
+        if keys_changed {
+            late = sessions.values().cloned().collect();
+        }
+        drop(sessions);
+        for session in late {
+            session.end_if_overdue(self, now, keys_changed);
+            self.look_again(&session);
         }
         self.flush_dirty();
         self.missing
@@ -274,6 +303,7 @@ impl Worker {
     }
 
     async fn push(&self, push: Push) {
+        crate::crash::bug("worker");
         let watching = self.rooms.watching(&push.room);
         crate::metrics::get()
             .pushes
@@ -291,30 +321,38 @@ impl Worker {
     async fn drain(&self) {
         let deadline = tokio::time::Instant::now() + self.settings.drain_timeout;
         let sessions: Vec<_> = self.sessions.borrow().values().cloned().collect();
-        let finish = async {
-            loop {
-                let idle = self.idle.notified();
-                if self.in_flight.get() == 0 {
-                    return;
-                }
-                idle.await;
+        for slice in sessions.chunks(PUSH_SLICE) {
+            for session in slice {
+                let after = self.jitter.below(self.settings.drain_spread).as_millis() as u32;
+                session.go_away(
+                    self,
+                    CloseCode::Draining,
+                    "this gateway stops",
+                    after.max(1),
+                );
             }
-        };
-        if tokio::time::timeout_at(deadline, finish).await.is_err() {
-            tracing::warn!(
-                in_flight = self.in_flight.get(),
-                "grabs were still in flight when the drain ended"
-            );
+            self.flush_dirty();
+            // The lanes' answers get their turn.
+            tokio::task::yield_now().await;
         }
-        for session in &sessions {
-            let after = self.retry_after_ms();
-            session.go_away(self, CloseCode::Draining, "this gateway stops", after);
+        drop(sessions);
+        let mut sweep = tokio::time::interval(self.deadlines.tick());
+        loop {
+            let emptied = self.emptied.notified();
+            if self.sessions.borrow().is_empty() {
+                return;
+            }
+            tokio::select! {
+                () = emptied => {}
+                _ = sweep.tick() => self.sweep(),
+                () = tokio::time::sleep_until(deadline) => break,
+            }
         }
-        self.flush_dirty();
-        while !self.sessions.borrow().is_empty() && tokio::time::Instant::now() < deadline {
-            self.sweep();
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        tracing::warn!(
+            sessions = self.sessions.borrow().len(),
+            in_flight = self.in_flight.get(),
+            "the drain's time is over before everybody has left"
+        );
     }
 
     pub fn draining(&self) -> bool {

@@ -74,7 +74,7 @@ pub fn start(
             jitter: Jitter::default(),
         };
         let stop = stop.clone();
-        tasks.spawn(async move { settler.run(stop).await });
+        crate::task::spawn(tasks, "settle", async move { settler.run(stop).await });
     }
 }
 

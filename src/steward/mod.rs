@@ -65,7 +65,7 @@ pub fn start(steward: Arc<Steward>, tasks: &TaskTracker, stop: &CancellationToke
     let (tracker, stop) = (tasks.clone(), stop.clone());
     let terms = steward.settings.lease;
     let leases = FencedLeases::new(steward.store.clone(), terms, tasks, &stop);
-    tasks.spawn(async move {
+    crate::task::spawn(tasks, "steward", async move {
         stop.run_until_cancelled(steward.run(leases, tracker, stop.clone()))
             .await;
     });
@@ -123,7 +123,7 @@ impl Steward {
                 of_rain.mark_changed();
                 tended.insert(id, records);
                 let (steward, leases, stop) = (self.clone(), leases.clone(), stop.clone());
-                tasks.spawn(async move {
+                crate::task::spawn(&tasks, "steward.rain", async move {
                     stop.run_until_cancelled(steward.tend(id, &leases, of_rain))
                         .await;
                 });

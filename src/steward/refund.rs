@@ -34,7 +34,10 @@ impl Steward {
             return Ok(());
         }
         let left = if loaded {
-            self.left_of(rain, &buckets, &shut).await?
+            match self.left_of(rain, &buckets, &shut).await? {
+                Some(left) => left,
+                None => return Ok(()),
+            }
         } else if shut.iter().any(|shut| shut.winners > 0) {
             return Err(fault(rain, "was never loaded, yet it has winners".into()));
         } else {
@@ -61,12 +64,15 @@ impl Steward {
     ///
     /// The gates are shut, so neither can change. Every packet that has been loaded must be in its pool or won, and what a pool holds must be
     /// the allocation's own, once, and not paid: what a damaged pool says is not paid out.
+    ///
+    /// `None` when a packet that is paid lies in a pool: a settler recorded its credit after the bucket had been repaired. Then the buckets are
+    /// suspect once more, and repaired in the next round.
     async fn left_of(
         &self,
         rain: &Rain,
         buckets: &[Bucket],
         shut: &[Shut],
-    ) -> Result<Cents, StewardError> {
+    ) -> Result<Option<Cents>, StewardError> {
         let amounts = amounts(rain).await?;
         let paid = self.paid(rain, amounts.len()).await?;
         let counted: u64 = shut.iter().map(|shut| shut.left + shut.winners).sum();
@@ -109,12 +115,17 @@ impl Steward {
                     let index = packet.id.index() as usize;
                     let ours =
                         packet.id.rain() == rain.id && amounts.get(index) == Some(&packet.cents);
-                    if !ours || std::mem::replace(&mut seen[index], true) || paid[index] {
+                    if !ours || std::mem::replace(&mut seen[index], true) {
                         let problem = format!(
-                            "pool {} holds {packet}, which is not its own, there twice, or paid",
+                            "pool {} holds {packet}, which is not its own or there twice",
                             bucket.tag
                         );
                         return Err(fault(rain, problem));
+                    }
+                    if paid[index] {
+                        tracing::error!(rain = %rain.id, packet = %packet.id, "a packet that is paid lies in a pool");
+                        try_join_all(buckets.iter().map(Bucket::distrust)).await?;
+                        return Ok(None);
                     }
                     let sum = left.checked_add(packet.cents);
                     left = sum.ok_or_else(|| fault(rain, "the pools overflow".into()))?;
@@ -130,7 +141,7 @@ impl Steward {
                 ));
             }
         }
-        Ok(left)
+        Ok(Some(left))
     }
 
     /// Which packets the ledger has paid or given back.

@@ -13,8 +13,6 @@ use crate::clock::now_ms;
 use crate::rain::Durability;
 
 const VERSION_MIN: (u32, u32) = (7, 0);
-/// WAITAOF came with this one.
-const VERSION_WAITAOF: (u32, u32) = (7, 2);
 /// How far the clocks of two nodes, or a node's and ours, may be apart: gates open and close by them.
 pub const CLOCKS_APART_MAX_MS: i64 = 200;
 
@@ -52,6 +50,9 @@ pub struct Exam {
     pub used_memory: u64,
     pub max_memory: u64,
     pub aof_write_status: String,
+    /// Whether it can be asked to wait for its replicas' disks: it flushes its own before it answers, and so will they, and it knows WAITAOF
+    /// (7.2) and lets us use it. Where files are flushed once a second, every grab would wait for that.
+    pub waitaof: bool,
     pub replicas: u32,
     /// Replicas without which the node refuses writes (`min-replicas-to-write`).
     pub replicas_wanted: u32,
@@ -70,6 +71,8 @@ pub async fn examine(connection: &mut MultiplexedConnection) -> Result<Exam, Red
     let info = ask(&mut redis::cmd("INFO")).await?;
     let settings = ask(redis::cmd("CONFIG").arg("GET").arg(&names)).await?;
     let role = ask(&mut redis::cmd("ROLE")).await?;
+    let waitaof = config(&settings, names[2]) == Some("always")
+        && ask(redis::cmd("WAITAOF").arg(&[0, 0, 0])).await.is_ok();
     let (before, asked) = (now_ms(), Instant::now());
     let time = ask(&mut redis::cmd("TIME")).await?;
     // In the middle of the round trip, give or take half of it: only what is certain counts.
@@ -93,6 +96,7 @@ pub async fn examine(connection: &mut MultiplexedConnection) -> Result<Exam, Red
         used_memory: number("used_memory").unwrap_or_default(),
         max_memory: number("maxmemory").unwrap_or_default(),
         aof_write_status: field("aof_last_write_status"),
+        waitaof,
         replicas: number("connected_slaves").unwrap_or_default() as u32,
         replicas_wanted: setting(names[3]).parse().unwrap_or_default(),
         clock_ahead_ms,
@@ -259,7 +263,7 @@ impl Exam {
         Ok(Peer {
             run_id: short_run_id(&self.run_id),
             fsync: self.fsync == "always",
-            waitaof: parse_version(&self.version).is_some_and(|v| v >= VERSION_WAITAOF),
+            waitaof: self.waitaof,
             clock_ahead_ms: self.clock_ahead_ms,
         })
     }

@@ -504,7 +504,7 @@ impl Bucket {
         &self,
         users: impl Iterator<Item = &'u str> + Clone,
     ) -> Result<Value, StoreError> {
-        let call = |peer: &Peer| super::grab::call(&self.keys, &peer.run_id, users.clone());
+        let call = |peer: &Peer| super::grab::call(&self.keys, &peer.run_id, false, users.clone());
         self.route.run(&script::GRAB, call).await
     }
 

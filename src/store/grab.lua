@@ -5,8 +5,10 @@
 -- KEYS[2] hb:{<tag>}:pool     LIST  packet_id:cents, taken from the right
 -- KEYS[3] hb:{<tag>}:winners  HASH  user -> packet_id:cents
 -- KEYS[4] hb:{<tag>}:claims   LIST  packet_id:cents:user, pushed on the left
--- ARGV[1] run_id               of the process that is asked
--- ARGV[2..] users             text, 1 to 256 of them; a user who stands twice still gets one packet
+-- ARGV[1] run_id              of the process that is asked
+-- ARGV[2] waits               1 if WAIT follows: then a win that was found is written again. Since Redis 7.2, WAIT waits only for what
+--                             its own connection has written, and the win may have come over another one
+-- ARGV[3..] users             text, 1 to 256 of them; a user who stands twice still gets one packet
 --
 -- Returns one string: the gate and its epoch, then one entry per user in ARGV's order, separated by blanks.
 --   gate   U not loaded, L loading, S suspect (loaded by another process: some of it may be lost), N not open yet,
@@ -17,6 +19,7 @@
 
 local gate = redis.call('HMGET', KEYS[1], 'state', 'opens_at_ms', 'closes_at_ms', 'epoch', 'hungry', 'run_id')
 local run_id = table.remove(ARGV, 1)
+local waits = table.remove(ARGV, 1) == '1'
 local before = redis.call('HMGET', KEYS[3], unpack(ARGV))
 redis.call('LLEN', KEYS[4]) -- an error here, not between two writes, if it is no list
 
@@ -43,10 +46,11 @@ elseif gate[1] == 'closed' then
 end
 
 local reply = { letter .. (gate[4] or '0') }
-local fresh, place = {}, {}
+local fresh, place, found = {}, {}, nil
 for i, user in ipairs(ARGV) do
   if before[i] then
     reply[i + 1] = 'A' .. before[i]
+    found = waits and i
   else
     reply[i + 1] = '-'
     if letter == 'O' and not place[user] then
@@ -56,11 +60,14 @@ for i, user in ipairs(ARGV) do
   end
 end
 local left = redis.call('LLEN', KEYS[2])
+
+-- From here on it must succeed.
+if found then
+  redis.call('HSET', KEYS[3], ARGV[found], before[found])
+end
 if #fresh == 0 or (left == 0 and gate[5]) then
   return table.concat(reply, ' ')
 end
-
--- From here on it must succeed.
 if left < #fresh and not gate[5] then
   redis.call('HSET', KEYS[1], 'hungry', 1)
 end

@@ -36,10 +36,15 @@ pub struct Answer<'a> {
     entries: std::str::SplitAsciiWhitespace<'a>,
 }
 
-/// `run_id` is that of the process the call is sent to.
-pub fn call<'u>(keys: &BucketKeys, run_id: &str, users: impl Iterator<Item = &'u str>) -> Cmd {
+/// `run_id` is that of the process the call is sent to; `waits` tells that WAIT follows.
+pub fn call<'u>(
+    keys: &BucketKeys,
+    run_id: &str,
+    waits: bool,
+    users: impl Iterator<Item = &'u str>,
+) -> Cmd {
     let mut cmd = script::GRAB.call(&[&keys.gate, &keys.pool, &keys.winners, &keys.claims]);
-    cmd.arg(run_id);
+    cmd.arg(run_id).arg(u8::from(waits));
     for user in users {
         cmd.arg(user);
     }

@@ -224,7 +224,7 @@ pub struct Peer {
     pub run_id: String,
     /// Whether what it has answered is on its disk.
     pub fsync: bool,
-    /// Whether it knows WAITAOF.
+    /// Whether WAITAOF is asked instead of WAIT.
     pub waitaof: bool,
     /// How far its clock is ahead of ours, ms, give or take half the time that asking took.
     pub clock_ahead_ms: i64,

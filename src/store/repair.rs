@@ -76,6 +76,13 @@ impl Bucket {
         })
     }
 
+    /// Makes the bucket suspect, as if another process had loaded it. Only for one whose gate is shut.
+    pub async fn distrust(&self) -> Result<(), StoreError> {
+        let mut set = redis::cmd("HSET");
+        set.arg(&self.keys.gate).arg("run_id").arg("");
+        self.route.call(&set).await.map(drop)
+    }
+
     /// Whether the packets of a transfer have arrived here.
     pub async fn has_taken(&self, transfer: &Transfer) -> Result<bool, StoreError> {
         let mut cmd = redis::cmd("HEXISTS");

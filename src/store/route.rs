@@ -179,8 +179,6 @@ async fn send(
     }
     commands.add_command(cmd.clone());
     if let Some(Replicated { replicas, wait }) = replicated {
-        // Both wait for everything that this node had written when they are called, whoever wrote it: so a repeat that finds a win waits
-        // for it, too.
         let mut waiting = if connection.peer.waitaof {
             // On the replicas' disks, not only in their memory.
             let mut waiting = redis::cmd("WAITAOF");

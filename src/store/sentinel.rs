@@ -4,6 +4,7 @@
 //! every second besides.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -25,8 +26,17 @@ const SWITCHED: &str = "+switch-master";
 pub struct Sentinels {
     reach: Arc<Reach>,
     sentinels: Vec<Sentinel>,
-    /// By the node's number: the name that the sentinels know it by, and what it is reached with.
-    watched: Vec<(String, ConnectionInfo)>,
+    /// By the node's number.
+    watched: Vec<Watched>,
+}
+
+struct Watched {
+    /// That the sentinels know it by.
+    name: String,
+    /// What it is reached with.
+    info: ConnectionInfo,
+    /// The latest configuration that was believed.
+    epoch: AtomicU64,
 }
 
 struct Sentinel {
@@ -57,9 +67,11 @@ impl Sentinels {
         let primary = |url: &String| {
             let info = Reach::parse(url)?;
             match info.addr() {
-                ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => {
-                    Ok((host.clone(), info.clone()))
-                }
+                ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Ok(Watched {
+                    name: host.clone(),
+                    info: info.clone(),
+                    epoch: AtomicU64::new(0),
+                }),
                 _ => Err(StoreError::Address {
                     url: url.clone(),
                     problem: "under Sentinel it must name a primary, like redis://name".into(),
@@ -78,37 +90,38 @@ impl Sentinels {
 
     /// Where all primaries are, in their order.
     pub async fn find(&self) -> Result<Vec<ConnectionInfo>, StoreError> {
-        let places = self
-            .watched
-            .iter()
-            .map(|(name, info)| self.locate(name, info));
+        let places = self.watched.iter().map(|watched| self.locate(watched));
         join_all(places).await.into_iter().collect()
     }
 
-    /// Asks all sentinels; the one with the latest configuration counts, since one that was cut off knows only the past.
-    async fn locate(
-        &self,
-        name: &str,
-        info: &ConnectionInfo,
-    ) -> Result<ConnectionInfo, StoreError> {
+    /// Asks all sentinels; the one with the latest configuration counts, since one that was cut off knows only the past. So fewer than
+    /// half of them are not believed when what they say is older than what was known.
+    async fn locate(&self, watched: &Watched) -> Result<ConnectionInfo, StoreError> {
+        let Watched { name, info, epoch } = watched;
         let asked = self
             .sentinels
             .iter()
             .map(|sentinel| self.ask(sentinel, name));
-        let (mut best, mut problem) = (None::<Said>, String::new());
-        for said in join_all(asked).await {
-            match said {
-                Ok(said) if best.as_ref().is_none_or(|best| said.epoch > best.epoch) => {
-                    best = Some(said);
-                }
-                Ok(_) => {}
+        let (mut said, mut problem) = (vec![], String::new());
+        for answer in join_all(asked).await {
+            match answer {
+                Ok(answer) => said.push(answer),
                 Err(error) => problem = error,
             }
         }
-        let Said { host, port, .. } = best.ok_or_else(|| StoreError::Sentinel {
+        let most = said.len() > self.sentinels.len() / 2;
+        let known = epoch.load(Ordering::Relaxed);
+        let latest = said.into_iter().max_by_key(|said| said.epoch);
+        if let Some(old) = latest.as_ref().filter(|said| said.epoch < known && !most) {
+            problem = format!("what is said is of epoch {}, {known} was known", old.epoch);
+        }
+        let believed = latest.filter(|said| said.epoch >= known || most);
+        let said = believed.ok_or_else(|| StoreError::Sentinel {
             primary: name.to_owned(),
             problem,
         })?;
+        epoch.store(said.epoch, Ordering::Relaxed);
+        let Said { host, port, .. } = said;
         let addr = match info.addr() {
             ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
                 host,

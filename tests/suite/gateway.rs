@@ -1,5 +1,14 @@
 //! The wire: what a phone may send, and what it must not.
 
+/// The end of a gateway, and moving to another.
+mod drain;
+/// Hostile clients on a real gateway.
+mod limits;
+/// Load balancers that say whom they forward.
+mod proxy;
+/// Certificates, handshakes, sessions over TLS.
+mod tls;
+
 use std::time::Duration;
 
 use hongbao::gateway::token;

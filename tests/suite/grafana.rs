@@ -364,7 +364,7 @@ async fn a_process_without_the_role_admin_shows_its_health_and_nothing_else() {
     let nodes = format!("store.nodes=[\"{}\"]", redis.url());
     let server = Server::start(&["server.roles=[\"gateway\"]", "store.topology=nodes", &nodes]);
     assert_eq!(server.addresses.admin, None);
-    let url = format!("http://{}", server.addresses.health.unwrap());
+    let url = format!("http://{}", server.addresses.probes);
     let page = reqwest::get(format!("{url}/metrics")).await.unwrap();
     let page = page.text().await.unwrap();
     assert!(

@@ -40,5 +40,7 @@ mod steward;
 mod store;
 /// Packets and money added to a rain that lives.
 mod top_ups;
+/// Every shape of Redis, and what happens to nodes there.
+mod topology;
 /// Packets that are moved to where people tap.
 mod transfers;

@@ -344,6 +344,40 @@ async fn a_closed_rain_is_repaired_before_what_is_left_is_refunded() {
     assert_paid(&bench, &rain, &told).await;
 }
 
+/// The refund used to refuse such a pool for ever.
+#[tokio::test]
+async fn a_credit_that_was_recorded_after_the_repair_is_found_before_the_refund() {
+    let mut bench = Bench::new(2).await;
+    let rain = bench.open(400, 40_000).await;
+    let before = bench.nodes[0].aof_len();
+    let (told, _) = tap(&bench, &rain, &users("u", 100)).await;
+    let mut leased = vec![];
+    for bucket in bench.buckets(&rain) {
+        let lease = bucket.lease(None, 60_000, 500, 9).await.unwrap();
+        leased.extend(lease.claims.into_iter().map(|leased| leased.claim));
+    }
+    assert_eq!(leased.len(), 100);
+    bench.nodes[0].roll_back(before).await;
+    let report = repair(&bench, &rain).await;
+    assert_eq!(report.wins_restored, 0, "nobody knows of them yet");
+    // The settler was slow: what it holds is paid now, although the packets lie in a pool again.
+    bench.ledger.credit(&leased, 1).await.unwrap();
+    for bucket in bench.buckets(&rain) {
+        bucket.ack(&leased).await.unwrap();
+    }
+    let now = hongbao::clock::now_ms();
+    bench.ledger.close_rain(rain.id, now).await.unwrap();
+    eventually("the refund", async || {
+        let state = bench.advance(rain.id).await;
+        (state == Ok(State::Finished)).then_some(())
+    })
+    .await;
+    let audit = bench.audit(rain.id).await;
+    assert!(audit.balanced, "{:?}", audit.differences);
+    assert_eq!(audit.credited_count, 100);
+    assert_paid(&bench, &rain, &told).await;
+}
+
 #[tokio::test]
 async fn a_win_that_cannot_be_put_back_is_named() {
     let mut bench = Bench::new(1).await;

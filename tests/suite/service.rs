@@ -178,7 +178,7 @@ fn the_containers_health_check_tells_alive_from_dead() {
             .unwrap()
     };
     let mut server = Server::start(&["store.managed_nodes=1"]);
-    let port = server.addresses.health.unwrap().port();
+    let port = server.addresses.probes.port();
     assert!(check(port).success());
     server.kill();
     assert!(!check(port).success());

@@ -499,6 +499,31 @@ async fn a_node_that_comes_back_empty_is_repaired_with_the_top_up_that_was_on_it
     to_the_end(&bench, &rain).await;
 }
 
+/// It would count too few chunks, and the next load would append those of the top-up once more.
+#[tokio::test]
+async fn a_repair_asked_for_by_somebody_who_missed_a_top_up_knows_it_all_the_same() {
+    let mut bench = Bench::new(2).await;
+    let rain = bench.open(100, 10_000).await;
+    bench.top_up(&rain, 1_500, 15_000).await;
+    bench.advance(rain.id).await.unwrap();
+    bench.grab(&rain, "user", 80).await;
+    bench.nodes[1].restart().await;
+    let late = bench.other_steward();
+    let report = crate::support::eventually("the repair", async || {
+        late.repair(&rain).await.ok().flatten()
+    })
+    .await;
+    assert_eq!(report.buckets, [1]);
+    assert_eq!((report.packets_removed, report.packets_returned), (0, 0));
+    assert_eq!(
+        fields(&bench, &rain, "chunks").await,
+        vec![Some("3".to_owned()); 2]
+    );
+    advance_until_loaded(&bench, &rain).await;
+    assert_eq!(left(&bench, &rain).await, 1_520);
+    to_the_end(&bench, &rain).await;
+}
+
 /// The top-up was half loaded when the rain was closed and a node forgot its half.
 #[tokio::test]
 async fn a_closed_rain_with_half_a_top_up_is_repaired_and_refunded_exactly() {

@@ -221,6 +221,11 @@ impl TokenKeys {
         })
     }
 
+    /// When a session with these credentials must end if nothing else happens, ms since 1970.
+    pub fn lapses_ms(&self, credentials: &Credentials) -> i64 {
+        (credentials.expires_ms.saturating_add(self.leeway_ms)).saturating_add(1)
+    }
+
     /// Why a session with these credentials must end now.
     pub fn lapsed(
         &self,

@@ -277,7 +277,7 @@ async fn a_key_of_the_wrong_type_stops_a_script_before_its_first_write() {
             .await
             .map_or(String::new(), |standing| standing.run_id);
         let calls = [
-            grab::call(k, &run_id, ["new", "newer"].into_iter()),
+            grab::call(k, &run_id, false, ["new", "newer"].into_iter()),
             with(
                 script::LOAD.call(&[&k.gate, &k.pool]),
                 &["1", "mark", &run_id, "21474836489:5"],

@@ -1,6 +1,7 @@
 //! People who tap until they know, and the check that they were paid what they were told.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,11 @@ pub struct Crowd {
 
 /// `count` people who tap until their outcome is final, through lost connections and unknown results.
 pub fn crowd(server: &Server, rain: RainId, count: u32) -> Crowd {
+    crowd_of(server, rain, 0..count, Duration::ZERO)
+}
+
+/// The people with these numbers, who come one after the other, `apart` from each other.
+pub fn crowd_of(server: &Server, rain: RainId, numbers: Range<u32>, apart: Duration) -> Crowd {
     let (told, won) = (Arc::new(Mutex::new(Told::new())), Arc::new(Notify::new()));
     let settings = Settings {
         reconnect: BackoffBounds {
@@ -38,11 +44,12 @@ pub fn crowd(server: &Server, rain: RainId, count: u32) -> Crowd {
         ..Settings::new(vec![server.gateway().to_string()])
     };
     let settings = Arc::new(settings);
-    let people = (0..count).map(|n| {
+    let people = numbers.enumerate().map(|(place, n)| {
         let user = format!("user-{n}");
         let login = Login::with_token(server.token(&user));
         let (settings, told, won) = (settings.clone(), told.clone(), won.clone());
         tokio::spawn(async move {
+            tokio::time::sleep(apart * place as u32).await; // people come when they come
             let (client, _events, driver) = Client::open(settings, login);
             let tapping = async {
                 loop {
@@ -150,7 +157,7 @@ pub async fn assert_paid(server: &Server, rain: RainId, told: &Told) -> Audit {
     audit
 }
 
-/// One message in the inbox of each, about exactly what was paid.
+/// One message of the rain in the inbox of each, about exactly what was paid.
 pub async fn messages_are_right(
     server: &Server,
     paid: impl Iterator<Item = (&String, &(u64, i64))>,
@@ -160,7 +167,12 @@ pub async fn messages_are_right(
         let Message::InboxPage(page) = session.ask(Request::Inbox(Inbox::default())).await else {
             return Err(format!("{user} has no inbox"));
         };
+        let rain = win.0 >> 32;
         let contents = page.messages.into_iter().map(|message| message.contents);
+        let contents = contents.filter(|contents| match contents {
+            Some(Contents::PacketCredited(told)) => told.packet_id >> 32 == rain,
+            _ => true,
+        });
         match &contents.collect::<Vec<_>>()[..] {
             [Some(Contents::PacketCredited(told))] if (told.packet_id, told.cents) == *win => {}
             other => {

@@ -1,15 +1,23 @@
 /// Store, ledger and steward in this process.
 pub mod bench;
+/// A Redis Cluster.
+pub mod cluster;
 /// A company's balance system that misbehaves on command.
 pub mod company;
 /// People who tap.
 pub mod crowd;
+/// TLS and users of Redis.
+pub mod door;
 /// A private PostgreSQL for the test process.
 pub mod postgres;
 /// A real Prometheus.
 pub mod prometheus;
+/// A link that can be cut.
+pub mod proxy;
 /// Real `redis-server` processes.
 pub mod redis;
+/// Primaries, their replicas, and sentinels.
+pub mod sentinels;
 /// Real `hongbao serve` processes.
 pub mod server;
 /// The wire, byte by byte.

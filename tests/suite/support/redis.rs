@@ -2,18 +2,24 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use hongbao::config::{Settings, Sources};
 use hongbao::rain::Durability;
 use hongbao::store::Store;
-use redis::Value;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
 use tempfile::TempDir;
+
+use super::door::Door;
 
 pub struct Redis {
     child: Child,
     dir: TempDir,
-    environment: Vec<String>,
     arguments: Vec<String>,
+    pub door: Arc<Door>,
     pub port: u16,
 }
 
@@ -23,27 +29,35 @@ pub const FIT: &[&str] = &["--appendonly", "yes", "--maxmemory-policy", "noevict
 impl Redis {
     /// A server with these arguments on top of a free port and a folder of its own.
     pub async fn start(arguments: &[&str]) -> Redis {
-        Redis::start_with(&[], arguments).await
+        Redis::start_behind(&Arc::default(), arguments).await
     }
 
-    /// With these environment variables (`NAME=value`).
-    async fn start_with(environment: &[&str], arguments: &[&str]) -> Redis {
+    /// One that lets in whom its door lets in.
+    pub async fn start_behind(door: &Arc<Door>, arguments: &[&str]) -> Redis {
+        let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+        Redis::start_with(door, |_| arguments.clone()).await
+    }
+
+    /// With arguments that depend on its port. The first may be a configuration file's contents: then it begins with `#`.
+    pub async fn start_with(door: &Arc<Door>, arguments: impl Fn(u16) -> Vec<String>) -> Redis {
         let mut dir = tempfile::tempdir().unwrap();
         // The port is free when we ask; should somebody else take it before the server does, it says so and we ask again.
         for _ in 0..10 {
-            let port = TcpListener::bind(("127.0.0.1", 0))
-                .unwrap()
-                .local_addr()
-                .unwrap()
-                .port();
-            let arguments: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
-            let environment: Vec<String> =
-                environment.iter().map(|text| (*text).to_owned()).collect();
+            let port = free_port();
+            let mut arguments = arguments(port);
+            if arguments
+                .first()
+                .is_some_and(|first| first.starts_with('#'))
+            {
+                let file = dir.path().join("redis.conf");
+                std::fs::write(&file, &arguments[0]).unwrap();
+                arguments[0] = file.display().to_string();
+            }
             let mut redis = Redis {
-                child: spawn(port, &dir, &environment, &arguments),
+                child: spawn(port, &dir, door, &arguments),
                 dir,
-                environment,
                 arguments,
+                door: door.clone(),
                 port,
             };
             if redis.answers().await {
@@ -72,7 +86,8 @@ impl Redis {
             .status();
         assert!(built.unwrap().success());
         let preload = format!("LD_PRELOAD={}", library.display());
-        let redis = Redis::start_with(&[&preload], FIT).await;
+        let door = Arc::new(Door::with_environment(vec![preload]));
+        let redis = Redis::start_behind(&door, FIT).await;
         drop(dir);
         redis
     }
@@ -81,13 +96,34 @@ impl Redis {
         Redis::start(FIT).await
     }
 
+    /// As the program reaches it.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        self.door.url(&format!("127.0.0.1:{}", self.port))
+    }
+
+    /// Answers nothing from now on, and forgets nothing.
+    pub fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Answers what was asked meanwhile.
+    pub fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        nix::sys::signal::kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// SIGSTOP, SIGCONT.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
+        nix::sys::signal::kill(pid, signal).unwrap();
     }
 
     /// How long its append-only file is now: what [`Redis::roll_back`] cuts it to.
@@ -121,7 +157,7 @@ impl Redis {
     /// Starts it again on its port and its files.
     pub async fn restart(&mut self) {
         self.kill();
-        self.child = spawn(self.port, &self.dir, &self.environment, &self.arguments);
+        self.child = spawn(self.port, &self.dir, &self.door, &self.arguments);
         assert!(
             self.answers().await,
             "redis-server does not start again on port {}",
@@ -130,13 +166,48 @@ impl Redis {
     }
 
     pub async fn call(&self, command: &[&str]) -> Value {
-        let client = redis::Client::open(self.url()).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-        let mut cmd = redis::cmd(command[0]);
-        command[1..].iter().for_each(|arg| {
-            cmd.arg(*arg);
-        });
-        connection.send_packed_command(&cmd).await.unwrap()
+        let mut connection = self.connect().await.unwrap();
+        connection.send_packed_command(&cmd(command)).await.unwrap()
+    }
+
+    /// Like [`Redis::call`], for a command that must succeed.
+    pub async fn done(&self, command: &[&str]) -> Value {
+        let value = self.call(command).await;
+        value
+            .extract_error()
+            .unwrap_or_else(|error| panic!("{command:?} on {}: {error}", self.port))
+    }
+
+    /// What it says, if it is there and says it.
+    pub async fn ask(&self, command: &[&str]) -> Option<Value> {
+        let mut connection = self.connect().await.ok()?;
+        let asked = connection.send_packed_command(&cmd(command)).await.ok()?;
+        asked.extract_error().ok()
+    }
+
+    /// A line of INFO; empty if it is not there.
+    pub async fn info(&self, field: &str) -> String {
+        self.line_of(&["INFO"], field).await
+    }
+
+    /// A line `field:value` of an answer that has such lines; empty if it has it not.
+    pub async fn line_of(&self, command: &[&str], field: &str) -> String {
+        let answer = self.ask(command).await;
+        let text = match &answer {
+            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+            Some(Value::VerbatimString { text, .. }) => text.to_string(),
+            _ => String::new(),
+        };
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap_or_default().trim().to_owned()
+    }
+
+    /// As somebody who may do everything.
+    pub async fn connect(&self) -> RedisResult<MultiplexedConnection> {
+        let client = self.door.client(self.port);
+        client.get_multiplexed_async_connection().await
     }
 
     async fn answers(&mut self) -> bool {
@@ -144,13 +215,8 @@ impl Redis {
             if let Ok(Some(_)) = self.child.try_wait() {
                 return false;
             }
-            let client = redis::Client::open(self.url()).unwrap();
-            if let Ok(mut connection) = client.get_multiplexed_async_connection().await {
-                let pong: redis::RedisResult<String> =
-                    redis::cmd("PING").query_async(&mut connection).await;
-                if pong.is_ok() {
-                    return true;
-                }
+            if self.ask(&["PING"]).await.is_some() {
+                return true;
             }
             tokio::task::yield_now().await;
         }
@@ -168,22 +234,31 @@ impl Drop for Redis {
     }
 }
 
+fn cmd(command: &[&str]) -> redis::Cmd {
+    let mut cmd = redis::cmd(command[0]);
+    command[1..].iter().for_each(|arg| {
+        cmd.arg(*arg);
+    });
+    cmd
+}
+
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
 /// The kernel ends the server with the thread that started it, should the test be killed.
-fn spawn(port: u16, dir: &TempDir, environment: &[String], arguments: &[String]) -> Child {
+fn spawn(port: u16, dir: &TempDir, door: &Door, arguments: &[String]) -> Child {
+    let (file, arguments) = match arguments.first() {
+        Some(first) if !first.starts_with("--") => arguments.split_at(1),
+        _ => (&[][..], arguments),
+    };
     Command::new("setpriv")
-        .envs(environment.iter().filter_map(|text| text.split_once('=')))
-        .args([
-            "--pdeathsig",
-            "KILL",
-            "redis-server",
-            "--port",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-        ])
-        .arg("--dir")
+        .envs(door.environment())
+        .args(["--pdeathsig", "KILL", "redis-server"])
+        .args(file)
+        .args(door.arguments(port))
+        .args(["--bind", "127.0.0.1", "--save", "", "--dir"])
         .arg(dir.path())
         .args(arguments)
         .stdin(Stdio::null())
@@ -193,16 +268,21 @@ fn spawn(port: u16, dir: &TempDir, environment: &[String], arguments: &[String])
         .unwrap()
 }
 
+/// Settings of the program for these nodes.
+pub fn flags(nodes: &[&Redis]) -> Vec<String> {
+    let urls: Vec<String> = nodes.iter().map(|node| node.url()).collect();
+    vec![
+        "store.topology=nodes".into(),
+        format!("store.nodes={urls:?}"),
+        "store.call_timeout_ms=2000".into(),
+        "store.probe_interval_ms=20".into(),
+    ]
+}
+
 /// Store settings for these nodes.
 pub fn settings(nodes: &[&Redis]) -> Settings {
-    let urls: Vec<String> = nodes.iter().map(|node| node.url()).collect();
-    let urls = format!("store.nodes={urls:?}");
-    let flags = [
-        "store.topology=nodes",
-        &urls,
-        "store.call_timeout_ms=2000",
-        "store.probe_interval_ms=20",
-    ];
+    let flags = flags(nodes);
+    let flags = flags.iter().map(String::as_str);
     Settings::read(Sources::default().flags(flags)).unwrap().0
 }
 

@@ -39,10 +39,18 @@ impl Server {
     /// One that dies at a crash point: see `src/crash.rs`.
     pub fn start_crashing(settings: &[&str], point: &str) -> Server {
         let dir = Arc::new(tempfile::tempdir().unwrap());
-        Server::start_in(dir, with_free_ports(settings), Some(point))
+        let crash = Some(("HONGBAO_CRASH_AT", point));
+        Server::start_in(dir, with_free_ports(settings), crash)
     }
 
-    fn start_in(dir: Arc<TempDir>, settings: Vec<String>, crash_at: Option<&str>) -> Server {
+    /// One with a bug at a place that `src/crash.rs` names.
+    pub fn start_with_bug(settings: &[&str], place: &str) -> Server {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        let bug = Some(("HONGBAO_BUG_AT", place));
+        Server::start_in(dir, with_free_ports(settings), bug)
+    }
+
+    fn start_in(dir: Arc<TempDir>, settings: Vec<String>, wish: Option<(&str, &str)>) -> Server {
         let log = File::options()
             .create(true)
             .append(true)
@@ -61,8 +69,8 @@ impl Server {
         settings.iter().for_each(|setting| {
             command.args(["--set", setting]);
         });
-        crash_at.inspect(|point| {
-            command.env("HONGBAO_CRASH_AT", point);
+        wish.inspect(|(variable, place)| {
+            command.env(variable, place);
         });
         let mut child = command
             .arg("serve")
@@ -119,12 +127,12 @@ impl Server {
             .chain(settings.iter().copied())
             .map(str::to_owned)
             .collect();
-        settings.push(format!(
-            "gateway.listen={}",
-            self.addresses.gateway.unwrap()
-        ));
-        settings.push(format!("admin.listen={}", self.addresses.admin.unwrap()));
-        Server::start_in(self.dir.clone(), settings, point)
+        if let Some(gateway) = self.addresses.gateway {
+            settings.push(format!("gateway.listen={gateway}"));
+        }
+        settings.push(format!("admin.listen={}", self.addresses.probes));
+        let crash = point.map(|point| ("HONGBAO_CRASH_AT", point));
+        Server::start_in(self.dir.clone(), settings, crash)
     }
 
     /// Starts it again on the same data and the same addresses.
@@ -134,8 +142,33 @@ impl Server {
 
     /// SIGTERM, and wait for its end.
     pub async fn stop(mut self) -> ExitStatus {
+        self.terminate();
+        self.ended().await
+    }
+
+    /// After its end, on the same data and the same addresses.
+    pub fn start_again(&mut self) {
+        let addresses = self
+            .addresses
+            .gateway
+            .map(|gateway| format!("gateway.listen={gateway}"));
+        let probes = format!("admin.listen={}", self.addresses.probes);
+        let settings = self
+            .settings
+            .iter()
+            .cloned()
+            .chain(addresses)
+            .chain([probes]);
+        *self = Server::start_in(self.dir.clone(), settings.collect(), None);
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
         let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    }
+
+    pub async fn ended(&mut self) -> ExitStatus {
         eventually("the server to stop", async || {
             self.child.try_wait().unwrap()
         })
@@ -179,8 +212,25 @@ impl Server {
 
     /// What `/metrics` says.
     pub async fn metrics(&self) -> String {
-        let url = format!("{}/metrics", self.admin_url());
+        let url = format!("http://{}/metrics", self.addresses.probes);
         reqwest::get(url).await.unwrap().text().await.unwrap()
+    }
+
+    /// The value of a metric, with its labels as they are rendered; 0 when it has not been counted yet.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let page = self.metrics().await;
+        let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+        page.lines().find_map(value).unwrap_or(0.0)
+    }
+
+    /// Memory of the process.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
     pub fn admin(&self) -> AdminClient {
@@ -237,6 +287,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(40)..];
+            eprintln!("the last that the server said:\n{}", last.join("\n"));
+        }
     }
 }
 

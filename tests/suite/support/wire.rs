@@ -6,27 +6,59 @@ use hongbao::wire::frame::{self, SERVER_FRAME_MAX};
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{ClientFrame, CloseCode, Grab, GrabResult, Hello, Outcome, ServerFrame, Watch};
 use prost::Message as _;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::PATIENCE;
 use super::server::Server;
 
+/// A socket, or TLS over one.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 pub struct Raw {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     buffer: BytesMut,
     next_request: u64,
 }
 
 impl Raw {
     pub async fn connect(server: &Server) -> Raw {
-        let stream = TcpStream::connect(server.gateway()).await.unwrap();
-        stream.set_nodelay(true).unwrap();
+        Raw::try_connect(server).await.expect("the gateway accepts")
+    }
+
+    /// `None` when the gateway has dropped the connection already.
+    pub async fn try_connect(server: &Server) -> Option<Raw> {
+        let stream = TcpStream::connect(server.gateway()).await.ok()?;
+        stream.set_nodelay(true).ok()?;
+        Some(Raw::over(stream))
+    }
+
+    /// From one of this machine's own addresses, like 127.0.0.9.
+    pub async fn connect_from(server: &Server, source: &str) -> Raw {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket
+            .bind((source.parse::<std::net::Ipv4Addr>().unwrap(), 0).into())
+            .unwrap();
+        Raw::over(socket.connect(server.gateway()).await.unwrap())
+    }
+
+    pub fn over(stream: impl Stream + 'static) -> Raw {
         Raw {
-            stream,
+            stream: Box::new(stream),
             buffer: BytesMut::new(),
             next_request: 1,
         }
+    }
+
+    /// Whether the gateway has closed the connection without a word, or closes it now.
+    pub async fn dropped(&mut self) -> bool {
+        self.receive().await.is_none()
+    }
+
+    /// As long as the gateway takes them; false when it has closed the connection.
+    pub async fn try_bytes(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).await.is_ok()
     }
 
     /// Connected and welcomed.
