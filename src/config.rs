@@ -294,6 +294,9 @@ pub struct HttpBalance {
 #[derive(Clone, Debug)]
 pub struct Steward {
     pub interval: Duration,
+    /// How long settlers have to record the credits of claims that a node may have forgotten, before its buckets are compared with the ledger. At
+    /// least the time-out of the company's balance system, if there is one.
+    pub repair_wait: Duration,
     pub refund_after: Duration,
     /// How long the keys of a finished rain stay in Redis.
     pub keep_keys: Duration,
@@ -351,7 +354,7 @@ impl Settings {
         if roles.is_empty() {
             r.fault("server.roles", "must name at least one role".into());
         }
-        let settings = Settings {
+        let mut settings = Settings {
             log: Log {
                 level: r.parsed("log.level", Directives("info".into())).0,
                 json: r.flag("log.json", false),
@@ -383,6 +386,7 @@ impl Settings {
             ledger: Self::ledger(r, &known_roles),
             steward: Steward {
                 interval: r.ms("steward.interval_ms", 50, 5..=10_000),
+                repair_wait: r.ms("steward.repair_wait_ms", 500, 0..=600_000),
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
                 keep_keys: r.ms("steward.keep_keys_ms", 604_800_000, 1_000..=31_536_000_000),
                 durability: r.parsed("steward.durability", Durability::Memory),
@@ -402,6 +406,9 @@ impl Settings {
             roles: known_roles,
             data_dir,
         };
+        if let Balance::Http(http) = &settings.ledger.balance {
+            settings.steward.repair_wait = settings.steward.repair_wait.max(http.timeout);
+        }
         settings.check(r);
         settings
     }
