@@ -497,6 +497,21 @@ fn zero_known_labels() {
                 "unreachable",
             ],
         ),
+        (
+            "hongbao_connections_refused_total",
+            "reason",
+            &[
+                "gateway_full",
+                "address_full",
+                "address_rate",
+                "handshakes_full",
+                "proxy_header",
+                "tls_handshake",
+                "late",
+            ],
+        ),
+        ("hongbao_tls_handshakes_total", "kind", &["full", "resumed"]),
+        ("hongbao_tls_reloads_total", "result", &["loaded", "broken"]),
         ("hongbao_redirects_total", "kind", &["moved", "ask", "wait"]),
         (
             "hongbao_repair_packets_total",
