@@ -254,10 +254,16 @@ pub struct Settle {
     pub attempts_max: u32,
     pub retry_base: Duration,
     pub retry_max: Duration,
-    /// How long a message stays in a user's inbox, and the inbox after its last message.
-    pub inbox_keep: Duration,
-    /// Messages in one inbox; the oldest beyond it go. Measured: 190 bytes for an inbox with one, 30 for each more.
-    pub inbox_messages_max: usize,
+    pub inbox: Inbox,
+}
+
+/// How much the inbox of a user keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbox {
+    /// How long a message stays there, and the inbox after its last message.
+    pub keep: Duration,
+    /// The oldest beyond it go. Measured: 190 bytes for an inbox with one, 30 for each more.
+    pub messages_max: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -301,6 +307,8 @@ pub struct Steward {
     /// How long the keys of a finished rain stay in Redis.
     pub keep_keys: Duration,
     pub durability: Durability,
+    /// What a repair writes into inboxes again is kept as what settlers write.
+    pub inbox: Inbox,
     /// Of the lease that the steward at work on a rain holds.
     pub lease: LeaseTerms,
 }
@@ -354,6 +362,14 @@ impl Settings {
         if roles.is_empty() {
             r.fault("server.roles", "must name at least one role".into());
         }
+        let inbox = Inbox {
+            keep: r.ms(
+                "settle.inbox_keep_ms",
+                2_592_000_000,
+                1_000..=31_536_000_000,
+            ),
+            messages_max: r.count("settle.inbox_messages_max", 100, 1..=500),
+        };
         let mut settings = Settings {
             log: Log {
                 level: r.parsed("log.level", Directives("info".into())).0,
@@ -376,12 +392,7 @@ impl Settings {
                 attempts_max: r.number("settle.attempts_max", 10, 1..=1_000) as u32,
                 retry_base: r.ms("settle.retry_base_ms", 500, 1..=600_000),
                 retry_max: r.ms("settle.retry_max_ms", 300_000, 1..=86_400_000),
-                inbox_keep: r.ms(
-                    "settle.inbox_keep_ms",
-                    2_592_000_000,
-                    1_000..=31_536_000_000,
-                ),
-                inbox_messages_max: r.count("settle.inbox_messages_max", 100, 1..=500),
+                inbox,
             },
             ledger: Self::ledger(r, &known_roles),
             steward: Steward {
@@ -390,6 +401,7 @@ impl Settings {
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
                 keep_keys: r.ms("steward.keep_keys_ms", 604_800_000, 1_000..=31_536_000_000),
                 durability: r.parsed("steward.durability", Durability::Memory),
+                inbox,
                 lease: LeaseTerms {
                     length: r.ms("steward.lease_ms", 5_000, 200..=3_600_000),
                     renew_interval: r.ms("steward.lease_renew_ms", 1_500, 10..=3_600_000),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use rlimit::Resource;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -337,7 +338,16 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Every session is a descriptor.
 fn raise_descriptor_limit() {
-    match rlimit::increase_nofile_limit(u64::MAX) {
+    // Root may go beyond the hard limit, up to what the kernel allows one process; others get what their hard limit allows.
+    let most = fs::read_to_string("/proc/sys/fs/nr_open")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let beyond = most.is_some_and(|most| rlimit::setrlimit(Resource::NOFILE, most, most).is_ok());
+    let raised = match most.filter(|_| beyond) {
+        Some(most) => Ok(most),
+        None => rlimit::increase_nofile_limit(u64::MAX),
+    };
+    match raised {
         Ok(limit) => tracing::info!(descriptors = limit, "descriptor limit"),
         Err(error) => tracing::warn!(%error, "the descriptor limit cannot be raised"),
     }

@@ -44,6 +44,10 @@ const LOOK_UPS_MAX: usize = 64;
 const INBOX_READS_MAX: usize = 64;
 /// How long a closing session may take to read its last frame.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
+/// Connections accepted before those who are connected get their turn.
+const ACCEPTS_IN_A_ROW: u32 = 4;
+/// Sessions that a sweep looks at before grabs get their turn.
+const SWEEP_SLICE: usize = 16;
 /// After an accept that failed.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 /// Sessions that a push is written to before grabs get their turn.
@@ -140,7 +144,7 @@ impl Worker {
         let shortest = (settings.hello_timeout)
             .min(settings.idle_timeout)
             .min(settings.frame_timeout);
-        let tick = (shortest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let tick = (shortest / 4).clamp(Duration::from_millis(5), Duration::from_millis(100));
         Rc::new(Worker {
             deadlines: Deadlines::new(tick),
             frame_rate: Rate::per_second(settings.frames_per_second),
@@ -188,6 +192,7 @@ impl Worker {
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let pause = tokio::time::sleep(Duration::ZERO);
         let mut pause = std::pin::pin!(pause);
+        let mut in_a_row = 0;
         loop {
             tokio::select! {
                 () = self.shared.drain.cancelled() => return,
@@ -195,6 +200,10 @@ impl Worker {
                     let wait = match accepted {
                         Ok((stream, peer)) => {
                             self.accept(stream, peer);
+                            in_a_row = (in_a_row + 1) % ACCEPTS_IN_A_ROW;
+                            if in_a_row == 0 {
+                                tokio::task::yield_now().await;
+                            }
                             self.accept_pause()
                         }
                         Err(error) => {
@@ -211,7 +220,7 @@ impl Worker {
                 Some(push) = pushes.recv() => self.push(push).await,
                 Some(news) = news.recv() => self.push_credited(&news).await,
                 () = self.orders.told.notified() => self.close_replaced(),
-                _ = sweep.tick() => self.sweep(),
+                _ = sweep.tick() => self.sweep().await,
             }
         }
     }
@@ -272,31 +281,41 @@ impl Worker {
         }
     }
 
-    /// Closes those whose time is over. All are looked at only when the token keys have changed: somebody may have been revoked.
-    fn sweep(&self) {
-        let now = Instant::now();
-        let mut late = vec![];
-        let keys = self.tokens.generation();
-        let keys_changed = self.keys_seen.replace(keys) != keys;
+    /// Those who are due, each with its next promise; all when the token keys have changed.
+    fn to_look_at(&self, now: Instant, all: bool) -> Vec<Rc<Session>> {
         let sessions = self.sessions.borrow();
+        let mut late = vec![];
         self.deadlines.due(now, |id, tick| {
             // Of several promises for a session the last one counts.
             let session = sessions.get(&id);
             let promised = session.filter(|session| session.looked_at.get() == tick);
             late.extend(promised.cloned());
         });
+        // The next promise first: should one of them panic, the others are not forgotten.
         for session in &late {
             session.looked_at.set(u64::MAX);
+            self.look_again(session);
         }
-        if keys_changed {
-            late = sessions.values().cloned().collect();
+        match all {
+            true => sessions.values().cloned().collect(),
+            false => late,
         }
-        drop(sessions);
-        for session in late {
-            session.end_if_overdue(self, now, keys_changed);
-            self.look_again(&session);
+    }
+
+    /// Closes those whose time is over. All are looked at only when the token keys have changed: somebody may have been revoked.
+    async fn sweep(&self) {
+        let now = Instant::now();
+        let keys = self.tokens.generation();
+        let keys_changed = self.keys_seen.replace(keys) != keys;
+        let late = self.to_look_at(now, keys_changed);
+        // Many who came together may be due together; grabs get their turn in between.
+        for slice in late.chunks(SWEEP_SLICE) {
+            for session in slice {
+                session.end_if_overdue(self, now, keys_changed);
+            }
+            self.flush_dirty();
+            tokio::task::yield_now().await;
         }
-        self.flush_dirty();
         self.missing
             .borrow_mut()
             .retain(|_, since| since.elapsed() < MISSING_FOR);
@@ -344,7 +363,7 @@ impl Worker {
             }
             tokio::select! {
                 () = emptied => {}
-                _ = sweep.tick() => self.sweep(),
+                _ = sweep.tick() => self.sweep().await,
                 () = tokio::time::sleep_until(deadline) => break,
             }
         }

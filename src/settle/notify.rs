@@ -56,13 +56,9 @@ enum Hindrance {
 
 impl Notifier {
     pub fn new(store: Arc<Store>, settings: &config::Settle) -> Notifier {
-        let keep = Keep {
-            ms: settings.inbox_keep.as_millis() as u64,
-            messages: settings.inbox_messages_max,
-        };
         Notifier {
             store,
-            keep,
+            keep: settings.inbox.into(),
             away: Mutex::default(),
         }
     }

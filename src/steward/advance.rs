@@ -7,7 +7,7 @@ use futures_util::future::{join_all, try_join_all};
 use super::load::{Load, Missing};
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
-use crate::rain::{Durability, Rain, State, Step};
+use crate::rain::{Rain, State, Step};
 use crate::store::StoreError;
 use crate::store::bucket::{Census, GateAnswer, Shut};
 use crate::store::directory::Snapshot;
@@ -130,16 +130,16 @@ impl Steward {
         if self.is_applied(rain) {
             return Ok(());
         }
-        // Replicas come and go: each batch of grabs waits for them itself, so a rain that falls is not stopped for one that is away.
-        let weak = match (rain.durability, rain.state) {
-            (Durability::Replicas(_), State::Open | State::Paused) => None,
-            (durability, _) => self.store.offers(durability).await.err(),
-        };
-        let paused = rain.state == State::Paused || weak.is_some();
+        let weak = self.store.weaker_than(rain.durability).await;
         let (chunks, buckets) = (rain.parts.loaded_chunks(), self.store.buckets(rain));
-        let gates = buckets
-            .iter()
-            .map(|bucket| bucket.set_gate(chunks, paused, &rain.window, rain.version));
+        let gates = buckets.iter().map(|bucket| {
+            // Where a win would not be safe enough nobody may win; the other nodes' users go on.
+            let weak = weak
+                .iter()
+                .any(|(node, _)| *node == self.store.node_of(&bucket.tag));
+            let paused = rain.state == State::Paused || weak;
+            bucket.set_gate(chunks, paused, &rain.window, rain.version)
+        });
         let answers = join_all(gates).await;
         self.store.publish(&Snapshot::of(rain)).await?;
         let lost = |answer: &Result<GateAnswer, _>| {
@@ -150,14 +150,29 @@ impl Steward {
             return Ok(());
         }
         first_error(answers)?;
-        if let Some(problem) = weak {
-            return Err(fault(rain, format!("is paused: {problem}")));
+        self.tell_weak(rain, &weak);
+        if weak.is_empty() {
+            self.remember(rain.id, |applied| {
+                applied.version = Some((rain.version, Instant::now()));
+                applied.suspicion = None;
+            });
         }
-        self.remember(rain.id, |applied| {
-            applied.version = Some((rain.version, Instant::now()));
-            applied.suspicion = None;
-        });
         Ok(())
+    }
+
+    /// Says once that a rain is paused where nodes are too weak for it, and once that it is not any more.
+    fn tell_weak(&self, rain: &Rain, weak: &[(usize, String)]) {
+        let (told, weak_nodes) = (self.applied(rain.id).weak_nodes, weak.len());
+        if told == weak_nodes {
+            return;
+        }
+        match weak.first() {
+            Some((_, problem)) => {
+                tracing::error!(rain = %rain.id, weak_nodes, problem, "a rain is paused where it would not be durable enough");
+            }
+            None => tracing::info!(rain = %rain.id, "a rain is durable enough everywhere again"),
+        }
+        self.remember(rain.id, |applied| applied.weak_nodes = weak_nodes);
     }
 
     fn is_applied(&self, rain: &Rain) -> bool {

@@ -49,6 +49,8 @@ struct Applied {
     /// No audit before this.
     audit_after: Option<Instant>,
     suspicion: Option<repair::Suspicion>,
+    /// Nodes that were said to be too weak for the rain's durability.
+    weak_nodes: usize,
 }
 
 pub struct Steward {

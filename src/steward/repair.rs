@@ -6,7 +6,7 @@
 //! out of the pool. A packet that is nowhere at all is put back into a pool. A win that was neither credited nor survived in Redis is lost:
 //! its packet can be won again, and nobody can tell who had it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join_all};
@@ -17,6 +17,7 @@ use super::load::{Reach, bucket_of_packet};
 use super::{Steward, StewardError};
 use crate::rain::{Packet, PacketId, Rain, UserId};
 use crate::store::bucket::Bucket;
+use crate::store::inbox::{Contents, Draft};
 use crate::store::repair::{RepairAnswer, Repaired, Standing, TRANSFERS_MAX};
 use crate::store::transfer::Transfer;
 use crate::store::{StoreError, bucket_of};
@@ -122,6 +123,7 @@ impl Steward {
             // Packets were on the move while we looked: what seems to be nowhere may be somewhere.
             return Ok(Repair::Again);
         }
+        let messages = self.forgotten_messages(&picture, &buckets);
         let report = picture.judge(rain, &before);
         if picture.has_packets() {
             // First: whoever dies after the repair leaves a record that says sold out for ever. Said too early, it is found out again.
@@ -155,6 +157,7 @@ impl Steward {
             applied.suspicion = None;
             applied.version = None;
         });
+        self.write_again(rain, &messages).await;
         Ok(Repair::Done(report))
     }
 
@@ -185,6 +188,40 @@ impl Steward {
         };
         self.settings.repair_wait.saturating_sub(since.elapsed())
     }
+
+    /// Of everybody who was paid and whose inbox lies on the node of a suspect bucket: it may have lost them, too. What is there already is
+    /// not written twice.
+    fn forgotten_messages(&self, picture: &Picture, buckets: &[Bucket]) -> Vec<Draft> {
+        let nodes: HashSet<usize> = picture
+            .suspects
+            .iter()
+            .map(|suspect| self.store.node_of(&buckets[suspect.number].tag))
+            .collect();
+        let there = |user: &UserId| nodes.contains(&self.store.node_of_user(user));
+        let paid = picture.paid.iter().filter(|(user, _)| there(user));
+        let draft = |(user, packet): &(UserId, Packet)| Draft {
+            user: user.clone(),
+            contents: Contents::PacketCredited { packet: *packet },
+        };
+        paid.map(draft).collect()
+    }
+
+    /// After the buckets go on: money first.
+    async fn write_again(&self, rain: &Rain, messages: &[Draft]) {
+        let keep = self.settings.inbox.into();
+        let written = self.store.write_messages(messages, keep, None).await;
+        let missing = written
+            .iter()
+            .filter(|at| matches!(at, Ok(Some(_))))
+            .count();
+        let failed = written.into_iter().find_map(Result::err);
+        if missing > 0 {
+            tracing::warn!(rain = %rain.id, missing, "messages that a node had forgotten are in their inboxes again");
+        }
+        if let Some(error) = failed {
+            tracing::error!(rain = %rain.id, %error, "messages that a node may have forgotten could not all be written again");
+        }
+    }
 }
 
 fn text_of(packet: &Result<Packet, String>) -> String {
@@ -201,6 +238,8 @@ struct Picture {
     suspects: Vec<Suspect>,
     /// What the ledger has paid, by packet.
     paid: Vec<(UserId, Packet)>,
+    /// What was won and went back to the sponsor all the same.
+    discarded: Vec<(UserId, Packet)>,
 }
 
 impl Picture {
@@ -217,6 +256,7 @@ impl Picture {
             amounts,
             suspects: vec![],
             paid: vec![],
+            discarded: vec![],
         };
         for (number, standing) in standings.iter().enumerate() {
             if standing.is_suspect(rain.parts.loaded_chunks()) {
@@ -283,7 +323,7 @@ impl Picture {
         // What was given back to the sponsor was won all the same: its user has had a turn.
         for (user, packet) in steward.ledger.discarded_claims(rain.id).await? {
             picture.see(rain, &packet, seen::PAID);
-            picture.paid.extend(user.map(|user| (user, packet)));
+            picture.discarded.extend(user.map(|user| (user, packet)));
         }
         Ok(picture)
     }
@@ -371,7 +411,8 @@ impl Picture {
 
     /// Everybody who was paid has had a turn, and is a winner again, so that nobody wins twice.
     fn restore_winners(&mut self, rain: &Rain, buckets: usize, report: &mut Report) {
-        for (user, packet) in std::mem::take(&mut self.paid) {
+        let discarded = std::mem::take(&mut self.discarded);
+        for (user, packet) in std::mem::take(&mut self.paid).into_iter().chain(discarded) {
             let home = bucket_of(rain.id, user.as_str(), buckets);
             let taken = self.places[packet.id.index() as usize] & seen::WON != 0;
             let Some(suspect) = self.suspect(home) else {

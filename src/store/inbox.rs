@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use super::bucket::{or_node_clock, text};
 use super::link::Link;
 use super::{Store, StoreError, keys, script};
+use crate::config;
 use crate::rain::{Claim, Packet, UserId};
 
 /// Messages written in one round trip. A call takes the node about 10 µs, so others wait a few ms for it at worst.
@@ -78,6 +79,15 @@ pub struct Keep {
     pub ms: u64,
     /// 1 to 500: `inbox.lua` removes what is over in one call.
     pub messages: usize,
+}
+
+impl From<config::Inbox> for Keep {
+    fn from(inbox: config::Inbox) -> Keep {
+        Keep {
+            ms: inbox.keep.as_millis() as u64,
+            messages: inbox.messages_max,
+        }
+    }
 }
 
 /// Where a message stands in its inbox.

@@ -235,13 +235,20 @@ impl Store {
 
     /// Whether a win can be as durable as that here, as the nodes are now; if not, why.
     pub async fn offers(&self, durability: Durability) -> Result<(), String> {
+        let weak = self.weaker_than(durability).await.into_iter().next();
+        weak.map_or(Ok(()), |(_, problem)| Err(problem))
+    }
+
+    /// The numbers of the nodes on which a win cannot be as durable as that now, and why.
+    pub async fn weaker_than(&self, durability: Durability) -> Vec<(usize, String)> {
         let needed = match durability {
-            Durability::Memory => return Ok(()),
+            Durability::Memory => return vec![],
             Durability::Fsync => None,
             Durability::Replicas(needed) => Some(u32::from(needed)),
         };
         let owners = self.nodes.owners();
         let looks = owners.iter().map(|link| admission::durability(link));
+        let mut weak = vec![];
         for (link, look) in owners.iter().zip(join_all(looks).await) {
             // One that is away says nothing: grabs there are answered RETRY anyway.
             let Ok((fsync, replicas)) = look else {
@@ -249,21 +256,23 @@ impl Store {
             };
             match needed {
                 None if !fsync => {
-                    return Err(format!(
+                    let problem = format!(
                         "durability \"fsync\" needs appendfsync always on every node, and {} has it not",
                         link.name()
-                    ));
+                    );
+                    weak.push((link.node.id, problem));
                 }
                 Some(needed) if replicas < needed => {
-                    return Err(format!(
+                    let problem = format!(
                         "durability \"{durability}\" needs {needed} replicas of every node, and {} has {replicas}",
                         link.name()
-                    ));
+                    );
+                    weak.push((link.node.id, problem));
                 }
                 None | Some(_) => {}
             }
         }
-        Ok(())
+        weak
     }
 
     /// The clock that is furthest behind among the nodes that answer, ms since 1970: when it has passed an instant, all have.

@@ -2,6 +2,8 @@
 
 /// The end of a gateway, and moving to another.
 mod drain;
+/// Bytes that nobody would send.
+mod fuzz;
 /// Hostile clients on a real gateway.
 mod limits;
 /// Load balancers that say whom they forward.

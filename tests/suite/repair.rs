@@ -153,6 +153,12 @@ async fn a_node_that_lost_its_last_seconds_gets_back_the_wins_that_were_paid() {
     assert_eq!(report.packets_removed, on_node_1(&paid));
     assert_eq!((report.packets_returned, report.not_restored_total), (0, 0));
 
+    // Messages that the node had forgotten are there again, others not twice.
+    for user in paid.keys() {
+        let user = UserId::new(user).unwrap();
+        let inbox = bench.store.read_inbox(&user, 0, 10).await.unwrap();
+        assert_eq!(inbox.messages.len(), 1, "{user}");
+    }
     // Who was paid keeps the packet. Who was not has lost it, and may win another.
     let (again, gates) = tap(&bench, &rain, &users("paid", 100)).await;
     assert_eq!(

@@ -10,6 +10,7 @@ use hongbao::store::bucket::Bucket;
 use redis::Value;
 
 use crate::support::bench::Bench;
+use crate::support::eventually;
 
 /// The packets of chunk `k` for bucket number `bucket`.
 fn chunk(rain: &Rain, k: u32, bucket: usize) -> Vec<Packet> {
