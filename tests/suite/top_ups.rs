@@ -562,7 +562,7 @@ async fn what_a_node_lost_before_the_opening_is_loaded_again_with_the_top_ups() 
     bench.advance(rain.id).await.unwrap();
     bench.nodes[1].call(&["FLUSHALL"]).await;
     let other = bench.other_steward();
-    crate::support::eventually("the packets to be back", async || {
+    eventually("the packets to be back", async || {
         other.advance(bench.rain(rain.id).await).await.unwrap();
         bench.audit(rain.id).await.balanced.then_some(())
     })
