@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin, Server};
 use crate::config::{self, Role, SECRET_BYTES, Settings};
+use crate::gateway::risk::{Risk, RiskError};
 use crate::gateway::token::{KeysFileError, TokenKeys};
 use crate::gateway::{self, Gateway};
 use crate::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance};
@@ -51,6 +52,8 @@ pub enum ServeError {
     BalanceSecret(String),
     #[error("ledger.balance_url: {0}")]
     BalanceTrust(#[from] TrustError),
+    #[error(transparent)]
+    Risk(#[from] RiskError),
     #[error(transparent)]
     TokenKeys(#[from] KeysFileError),
     #[error(transparent)]
@@ -182,7 +185,11 @@ pub async fn start(
     }
     let mut gateway = None;
     if has(Role::Gateway) {
-        let started = Gateway::start(&settings.gateway, tokens, store.clone(), &tasks)?;
+        let risk = match &settings.risk {
+            Some(risk) => Some(Risk::start(risk, &tasks, &stop)?),
+            None => None,
+        };
+        let started = Gateway::start(&settings.gateway, tokens, risk, store.clone(), &tasks)?;
         addresses.gateway = Some(started.address);
         gateway = Some(started);
     }

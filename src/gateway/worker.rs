@@ -12,10 +12,13 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::deadlines::Deadlines;
+use super::early::Early;
 use super::edge::Edges;
 use super::lane::Lane;
 use super::limits::{Clock, Doors, Rate, UserRates};
-use super::rains::{BucketView, Push, RainView, Rains};
+use super::progress::Tellings;
+use super::rains::{BucketView, Phase, Push, RainView, Rains, Rank};
+use super::risk::Risk;
 use super::roll::{Orders, Roll};
 use super::rooms::Rooms;
 use super::session::Session;
@@ -58,6 +61,8 @@ pub struct Shared {
     pub settings: config::Gateway,
     pub tokens: Arc<TokenKeys>,
     pub roll: Roll,
+    pub early: Early,
+    pub risk: Option<Arc<Risk>>,
     pub rains: Arc<Rains>,
     pub store: Arc<Store>,
     pub clock: Clock,
@@ -83,6 +88,7 @@ pub struct Worker {
     lanes: RefCell<Vec<[Vec<Rc<Lane>>; 2]>>,
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
+    pub(super) tellings: RefCell<Tellings>,
     pub(super) users: Users,
     pub(super) edges: Edges,
     pub(super) orders: Arc<Orders>,
@@ -157,6 +163,7 @@ impl Worker {
             lanes: RefCell::default(),
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
+            tellings: RefCell::default(),
             users: Users::default(),
             edges: Edges::default(),
             orders: Arc::default(),
@@ -307,6 +314,7 @@ impl Worker {
         let now = Instant::now();
         let keys = self.tokens.generation();
         let keys_changed = self.keys_seen.replace(keys) != keys;
+        self.early.sweep(now);
         let late = self.to_look_at(now, keys_changed);
         // Many who came together may be due together; grabs get their turn in between.
         for slice in late.chunks(SWEEP_SLICE) {
@@ -323,6 +331,9 @@ impl Worker {
 
     async fn push(&self, push: Push) {
         crate::crash::bug("worker");
+        if let Rank::Progress(progress) = push.rank {
+            return self.push_progress(&push, progress).await;
+        }
         let watching = self.rooms.watching(&push.room);
         crate::metrics::get()
             .pushes
@@ -441,7 +452,9 @@ impl Worker {
     ) {
         let retry_after_ms = match outcome {
             Outcome::NotOpen => self.until_opening_ms(rain),
-            Outcome::Paused | Outcome::Busy | Outcome::Retry => self.retry_after_ms(),
+            Outcome::Paused | Outcome::Busy | Outcome::Retry | Outcome::Checking => {
+                self.retry_after_ms()
+            }
             _ => 0,
         };
         self.reply_grab_raw(
@@ -452,6 +465,17 @@ impl Worker {
             packet,
             retry_after_ms,
         );
+    }
+
+    pub fn cool_down(&self, session: &Rc<Session>, request_id: u64, rain: RainId, left_ms: u32) {
+        let after_ms = left_ms + self.retry_after_ms() / 4;
+        let outcome = Outcome::CoolingDown;
+        // Whoever goes on tapping before the opening waits longer.
+        let early = self.rains.get(rain);
+        if early.is_some_and(|rain| rain.phase(now_ms()) == Phase::Announced) {
+            self.tapped_early(session);
+        }
+        self.reply_grab_raw(session, request_id, rain.get(), outcome, None, after_ms);
     }
 
     pub fn reply_grab_raw(

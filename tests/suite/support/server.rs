@@ -319,6 +319,7 @@ pub fn new_rain(packets: u32, total: i64) -> NewRain {
         durability: None,
         buckets: None,
         refund_after_ms: None,
+        key_required: false,
         key: None,
     }
 }
