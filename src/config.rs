@@ -269,6 +269,9 @@ pub struct HttpBalance {
 #[derive(Clone, Debug)]
 pub struct Steward {
     pub interval: Duration,
+    /// How long settlers have to record the credits of claims that a node may have forgotten, before its buckets are compared with the ledger. At
+    /// least the time-out of the company's balance system, if there is one.
+    pub repair_wait: Duration,
     pub refund_after: Duration,
     /// How long the keys of a finished rain stay in Redis.
     pub keep_keys: Duration,
@@ -336,7 +339,7 @@ impl Settings {
             ),
             messages_max: r.count("settle.inbox_messages_max", 100, 1..=500),
         };
-        let settings = Settings {
+        let mut settings = Settings {
             log: Log {
                 level: r.text("log.level", "info"),
                 json: r.flag("log.json", false),
@@ -363,6 +366,7 @@ impl Settings {
             ledger: Self::ledger(r, &known_roles),
             steward: Steward {
                 interval: r.ms("steward.interval_ms", 50, 5..=10_000),
+                repair_wait: r.ms("steward.repair_wait_ms", 500, 0..=600_000),
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
                 keep_keys: r.ms("steward.keep_keys_ms", 604_800_000, 1_000..=31_536_000_000),
                 durability: r.parsed("steward.durability", Durability::Memory),
@@ -383,6 +387,9 @@ impl Settings {
             roles: known_roles,
             data_dir,
         };
+        if let Balance::Http(http) = &settings.ledger.balance {
+            settings.steward.repair_wait = settings.steward.repair_wait.max(http.timeout);
+        }
         settings.check(r);
         settings
     }

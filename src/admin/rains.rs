@@ -1,5 +1,7 @@
 //! Create, list, show, open, pause, resume, top up, close, audit.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -14,7 +16,9 @@ use crate::rain::split::{Rule, Seed, Split};
 use crate::rain::{
     self, Cents, Durability, PacketId, RainId, State as RainState, Step, UserId, Window,
 };
+use crate::steward::StewardError;
 use crate::steward::audit::Report;
+use crate::steward::repair::Repair;
 use crate::store::bucket::Census;
 
 /// How long a rain stays open unless it is told.
@@ -419,6 +423,17 @@ pub async fn audit(State(admin): Shared, Path(id): Path<String>) -> Result<Json<
     ))
 }
 
+/// How long a request waits for a repair.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepairOf {
+    /// Compare every bucket, not only those whose node came back: nothing is given anywhere in the rain until that is done.
+    #[serde(default)]
+    all: bool,
+}
+
 /// What a repair did; null when nothing was to be repaired.
 #[derive(Serialize)]
 pub struct Repaired {
@@ -429,15 +444,38 @@ pub struct Repaired {
 pub async fn repair(
     State(admin): Shared,
     Path(id): Path<String>,
+    body: Result<Json<RepairOf>, JsonRejection>,
 ) -> Result<Json<Repaired>, Problem> {
+    let Json(RepairOf { all }) = body?;
     let rain = find(&admin, &id).await?;
     if rain.state == rain::State::Finished {
         let problem =
             format!("rain {id} is finished: its keys expire, and the ledger has all of it");
         return Err(Problem::new(409, "nothing to repair", &problem));
     }
-    let repaired = admin.steward.repair(&rain).await?;
-    Ok(Json(Repaired { repaired }))
+    if all {
+        admin.steward.distrust(&rain).await?;
+    }
+    let repairing = async {
+        loop {
+            let pause = match admin.steward.repair(&rain).await? {
+                Repair::Nothing => return Ok(None),
+                Repair::Done(report) => return Ok(Some(report)),
+                Repair::Later(wait) => wait,
+                Repair::Again => Duration::from_millis(20),
+            };
+            tokio::time::sleep(pause).await;
+        }
+    };
+    match tokio::time::timeout(REPAIR_PATIENCE, repairing).await {
+        Ok(repaired) => Ok(Json(Repaired {
+            repaired: repaired.map_err(|error: StewardError| Problem::from(error))?,
+        })),
+        Err(_) => {
+            let problem = "packets are on the move; the steward goes on trying";
+            Err(Problem::new(503, "not repaired yet", problem))
+        }
+    }
 }
 
 #[derive(Deserialize)]

@@ -70,6 +70,9 @@ enum Command {
     /// Compare what a restarted, promoted or emptied node holds of a rain with the ledger, and put back what it lost
     Repair {
         rain: hongbao::rain::RainId,
+        /// Compare every bucket, not only those whose node came back; nothing is given in the rain until that is done
+        #[arg(long)]
+        all: bool,
         #[command(flatten)]
         server: remote::ServerFlags,
     },
@@ -116,8 +119,8 @@ pub fn run() -> ExitCode {
         Command::Audit { rain, server } => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::audit(&settings, rain, &server))
         }),
-        Command::Repair { rain, server } => with_settings(&cli.settings, None, |settings| {
-            in_runtime(remote::repair(&settings, rain, &server))
+        Command::Repair { rain, all, server } => with_settings(&cli.settings, None, |settings| {
+            in_runtime(remote::repair(&settings, rain, all, &server))
         }),
         Command::Doctor { json } => with_settings(&cli.settings, None, |settings| {
             in_runtime(doctor::doctor(settings, json))

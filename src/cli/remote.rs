@@ -505,9 +505,10 @@ pub async fn audit(
 pub async fn repair(
     settings: &Settings,
     rain: RainId,
+    all: bool,
     flags: &ServerFlags,
 ) -> anyhow::Result<ExitCode> {
-    let repair = flags.connect(settings)?.repair(rain).await?;
+    let repair = flags.connect(settings)?.repair(rain, all).await?;
     if flags.json {
         println!("{}", serde_json::to_string_pretty(&repair)?);
     } else if let Some(repair) = &repair {
@@ -529,7 +530,9 @@ pub async fn repair(
             );
         }
     } else {
-        println!("nothing to repair: every bucket is held by the process that loaded it");
+        println!(
+            "nothing to repair: every bucket is held by the process that loaded or repaired it"
+        );
     }
     let whole = repair.is_none_or(|repair| repair.not_restored_total == 0);
     Ok(ExitCode::from(u8::from(!whole)))

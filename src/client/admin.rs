@@ -385,14 +385,14 @@ impl AdminClient {
         self.call(Method::GET, &path, &[], None, LONG_CALL).await
     }
 
-    /// Compares suspect buckets with the ledger now; `None` when none was suspect.
-    pub async fn repair(&self, id: RainId) -> Result<Option<Repair>, AdminError> {
+    /// Compares suspect buckets, or `all`, with the ledger now; `None` when none was suspect, or somebody else has repaired them.
+    pub async fn repair(&self, id: RainId, all: bool) -> Result<Option<Repair>, AdminError> {
         #[derive(Deserialize)]
         struct Repaired {
             repaired: Option<Repair>,
         }
         let path = ["rains", &id.to_string(), "repair"];
-        let body = Some(json!({}));
+        let body = Some(json!({ "all": all }));
         let answer: Repaired = self.call(Method::POST, &path, &[], body, LONG_CALL).await?;
         Ok(answer.repaired)
     }

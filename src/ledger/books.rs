@@ -149,6 +149,29 @@ impl Ledger {
             .collect()
     }
 
+    /// The discarded packets of a rain by packet id, each with the user whose claim it was, as the note begins with.
+    pub async fn discarded_claims(
+        &self,
+        rain: RainId,
+    ) -> Result<Vec<(Option<UserId>, Packet)>, LedgerError> {
+        let sql = "SELECT packet_id, cents, note FROM entries WHERE rain_id = $1 AND kind = 'discard' ORDER BY packet_id";
+        let doing = "listing the discarded claims of a rain";
+        let rows = self
+            .db
+            .rows(doing, sql, vec![sql_rain(rain).into()])
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let id = PacketId::new(row.i64(0)? as u64).map_err(|e| row.broken(e))?;
+                let cents = Cents(row.i64(1)?);
+                let note = row.text_or_null(2)?;
+                let user = note.as_deref().and_then(|note| note.split_once(": "));
+                let user = user.and_then(|(user, _)| UserId::new(user).ok());
+                Ok((user, Packet { id, cents }))
+            })
+            .collect()
+    }
+
     /// The discarded packets of a rain by packet id.
     pub async fn discarded(&self, rain: RainId) -> Result<Vec<Packet>, LedgerError> {
         let sql = "SELECT packet_id, cents FROM entries WHERE rain_id = $1 AND kind = 'discard' ORDER BY packet_id";

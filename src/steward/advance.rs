@@ -7,7 +7,7 @@ use futures_util::future::{join_all, try_join_all};
 use super::load::{Load, Missing};
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
-use crate::rain::{Rain, State, Step};
+use crate::rain::{Durability, Rain, State, Step};
 use crate::store::StoreError;
 use crate::store::bucket::{Census, GateAnswer, Shut};
 use crate::store::directory::Snapshot;
@@ -40,14 +40,15 @@ impl Steward {
                 self.apply(&rain).await
             }
             State::Ready => {
-                self.apply(&rain).await?;
-                self.load_top_ups(&rain).await?;
+                // A node that is away keeps the others from nothing: its part of the error is reported at the end.
+                let applied = self.apply(&rain).await;
+                let topped_up = self.load_top_ups(&rain).await;
                 // The gates open by the nodes' clocks; this only records it.
                 if self.has_passed(rain.window.opens_at_ms).await? {
                     let rain = self.ledger.step(rain.id, Step::Open).await?;
                     self.apply(&rain).await?;
                 }
-                Ok(())
+                applied.and(topped_up)
             }
             State::Open | State::Paused => {
                 if self.has_passed(rain.window.closes_at_ms()).await? {
@@ -60,9 +61,8 @@ impl Steward {
                     return applied;
                 }
                 let topped_up = self.load_top_ups(&rain).await;
-                self.balance(&rain).await?;
-                applied?;
-                topped_up?;
+                let balanced = self.balance(&rain).await;
+                applied.and(topped_up).and(balanced)?;
                 if self.is_sold_out(&rain).await? {
                     let rain = self.ledger.set_sold_out_if(rain.id, rain.version).await?;
                     if rain.sold_out && !rain.state.is_closed() {
@@ -130,7 +130,11 @@ impl Steward {
         if self.is_applied(rain) {
             return Ok(());
         }
-        let weak = self.store.weaker_than(rain.durability).await;
+        // Replicas come and go: each batch of grabs waits for them itself, so a rain that falls is not stopped for one that is away.
+        let weak = match (rain.durability, rain.state) {
+            (Durability::Replicas(_), State::Open | State::Paused) => vec![],
+            (durability, _) => self.store.weaker_than(durability).await,
+        };
         let (chunks, buckets) = (rain.parts.loaded_chunks(), self.store.buckets(rain));
         let gates = buckets.iter().map(|bucket| {
             // Where a win would not be safe enough nobody may win; the other nodes' users go on.
@@ -142,27 +146,21 @@ impl Steward {
         });
         let answers = join_all(gates).await;
         self.store.publish(&Snapshot::of(rain)).await?;
-        if answers
-            .iter()
-            .any(|answer| matches!(answer, Ok(GateAnswer::NotLoaded)))
-            && self.load_again(rain).await?
-        {
-            return Ok(());
-        }
         let lost = |answer: &Result<GateAnswer, _>| {
             matches!(answer, Ok(GateAnswer::NotLoaded | GateAnswer::Suspect))
         };
         if answers.iter().any(lost) {
-            self.repair_when_due(rain).await?;
+            self.repair(rain).await?;
             return Ok(());
         }
         first_error(answers)?;
         self.tell_weak(rain, &weak);
-        if weak.is_empty() {
-            self.remember(rain.id, |applied| {
-                applied.version = Some((rain.version, Instant::now()))
-            });
-        }
+        self.remember(rain.id, |applied| {
+            applied.suspicion = None;
+            if weak.is_empty() {
+                applied.version = Some((rain.version, Instant::now()));
+            }
+        });
         Ok(())
     }
 
@@ -186,18 +184,6 @@ impl Steward {
         applied.is_some_and(|(version, at)| version == rain.version && at.elapsed() < APPLIED_FOR)
     }
 
-    /// A node has lost packets. Before the opening nobody can have won any, so they are put back; afterwards that would give
-    /// packets twice, and the ledger has to be asked.
-    async fn load_again(&self, rain: &Rain) -> Result<bool, StewardError> {
-        let early = rain.state == State::Ready
-            && rain.window.opens_at_ms.is_none_or(|opens| opens > now_ms());
-        if early {
-            tracing::error!(rain = %rain.id, "a node lost packets before the opening; loading them again");
-            self.load(rain, Missing::All).await?;
-        }
-        Ok(early)
-    }
-
     /// Shuts every gate for ever, then says so.
     async fn shut(&self, rain: &Rain) -> Result<(), StewardError> {
         if self.is_applied(rain) {
@@ -209,7 +195,7 @@ impl Steward {
         let suspect = rain.parts.first().loaded && answers.iter().any(suspect);
         first_error(answers)?;
         if suspect {
-            self.repair_when_due(rain).await?;
+            self.repair(rain).await?;
         }
         if self
             .applied(rain.id)

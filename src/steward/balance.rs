@@ -20,22 +20,28 @@ impl Steward {
             return Ok(());
         }
         let buckets = self.store.buckets(rain);
+        let mut failed = None;
         for _ in 0..ROUNDS {
             let levels = join_all(buckets.iter().map(|bucket| bucket.level())).await;
             // A bucket whose node is away neither gives nor takes.
             let levels: Vec<Level> = levels.into_iter().map(Result::unwrap_or_default).collect();
-            if levels.iter().any(|level| level.giving > 0) {
-                self.finish_transfers(rain, &buckets).await?;
+            if failed.is_none() && levels.iter().any(|level| level.giving > 0) {
+                // One that cannot be finished now keeps no other from being begun.
+                failed = self.finish_transfers(rain, &buckets).await.err();
             }
             let Some((from, to, count)) = next_transfer(&levels) else {
-                return Ok(());
+                break;
             };
             let id = transfer_id(from, to).map_err(|problem| fault(rain, problem))?;
-            if let Some(transfer) = buckets[from].give(&id, to as u32, count).await? {
+            let incarnation = &levels[to].incarnation;
+            let given = buckets[from]
+                .give(&id, to as u32, incarnation, count)
+                .await?;
+            if let Some(transfer) = given {
                 finish(&buckets, &buckets[from], &transfer).await?;
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Finishes every transfer that is found under way.
@@ -88,8 +94,13 @@ async fn finish(
             transfer.id, transfer.target
         ),
     })?;
-    target.take(transfer).await?;
-    from.given(transfer).await?;
+    if target.take(transfer).await? {
+        from.given(transfer).await?;
+    } else {
+        // Whether the packets are here or there, only the whole picture tells: a repair looks at it.
+        tracing::error!(transfer = %transfer.id, bucket = %from.tag, "a transfer to a bucket as it was before its repair");
+        from.distrust().await?;
+    }
     Ok(())
 }
 
@@ -97,10 +108,11 @@ async fn finish(
 fn next_transfer(levels: &[Level]) -> Option<(usize, usize, u64)> {
     let to = levels
         .iter()
-        .position(|level| level.pool == 0 && level.hungry)?;
+        .position(|level| level.sound && level.pool == 0 && level.hungry)?;
     let (from, fullest) = levels
         .iter()
         .enumerate()
+        .filter(|(_, level)| level.sound)
         .max_by_key(|(_, level)| level.pool)?;
     let count = fullest.pool.div_ceil(2).min(TRANSFER_MAX);
     (fullest.pool > 0).then_some((from, to, count))
@@ -115,6 +127,8 @@ mod tests {
             pool,
             hungry,
             giving: 0,
+            sound: true,
+            incarnation: String::new(),
         }
     }
 

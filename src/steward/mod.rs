@@ -42,14 +42,13 @@ pub enum StewardError {
 }
 
 /// What a steward remembers of a rain to spare itself work. Losing it costs only that work.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Applied {
     /// The version that gates and snapshot show, and since when.
     version: Option<(i64, Instant)>,
     /// No audit before this.
     audit_after: Option<Instant>,
-    /// Since when a bucket is known to be suspect.
-    suspect_since: Option<Instant>,
+    suspicion: Option<repair::Suspicion>,
     /// Nodes that were said to be too weak for the rain's durability.
     weak_nodes: usize,
 }
@@ -195,7 +194,7 @@ impl Steward {
             .lock()
             .expect("no panic under this lock")
             .get(&rain)
-            .copied()
+            .cloned()
             .unwrap_or_default()
     }
 

@@ -124,7 +124,7 @@ impl Steward {
                     }
                     if paid[index] {
                         tracing::error!(rain = %rain.id, packet = %packet.id, "a packet that is paid lies in a pool");
-                        try_join_all(buckets.iter().map(Bucket::distrust)).await?;
+                        self.distrust(rain).await?;
                         return Ok(None);
                     }
                     let sum = left.checked_add(packet.cents);

@@ -18,13 +18,10 @@ use super::{Steward, StewardError};
 use crate::rain::{Packet, PacketId, Rain, UserId};
 use crate::store::bucket::Bucket;
 use crate::store::inbox::{Contents, Draft};
-use crate::store::repair::{RepairAnswer, Standing, TRANSFERS_MAX};
+use crate::store::repair::{RepairAnswer, Repaired, Standing, TRANSFERS_MAX};
 use crate::store::transfer::Transfer;
 use crate::store::{StoreError, bucket_of};
 
-/// Settlers may hold claims that the node has forgotten. They are given this long to record the credits before the ledger is read: a
-/// settlement takes milliseconds. A credit that comes still later finds its packet won by somebody else, and is buried as a conflict.
-const SETTLERS_FINISH: Duration = Duration::from_millis(500);
 /// Wins that a report names; more are only counted.
 const NAMED_MAX: usize = 1_000;
 
@@ -39,7 +36,8 @@ pub struct Report {
     pub packets_removed: u64,
     /// Packets that were nowhere: put back into a pool.
     pub packets_returned: u64,
-    /// Wins that the ledger has paid and that could not be put back, since the user has another packet there, or the packet another user.
+    /// Wins that the ledger has paid and that contradict what Redis holds: the user has another packet there, or another user was told of the
+    /// same one. A person has to look.
     pub not_restored_total: u64,
     pub not_restored: Vec<NotRestored>,
 }
@@ -61,6 +59,25 @@ mod seen {
     pub const KEPT: u8 = 8;
 }
 
+/// What came of looking for suspect buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// Every bucket is held by the process that loaded or repaired it.
+    Nothing,
+    /// Settlers are given this long to finish.
+    Later(Duration),
+    /// Something moved while we looked: to be done again.
+    Again,
+    Done(Report),
+}
+
+/// Buckets known to be suspect, with the process that holds each, and since when.
+#[derive(Clone, Debug)]
+pub(super) struct Suspicion {
+    held_by: Vec<(usize, String)>,
+    since: Instant,
+}
+
 /// A suspect bucket, and what will be in it.
 struct Suspect {
     number: usize,
@@ -70,76 +87,106 @@ struct Suspect {
     pool: Vec<Result<Packet, String>>,
     /// Transfers that were on their way here.
     arriving: Vec<Transfer>,
+    /// Ids of transfers that went out from here and will never arrive.
+    void: Vec<String>,
     restore: Vec<(UserId, Packet)>,
 }
 
 impl Steward {
-    /// Repairs the rain's suspect buckets once settlers have had time to finish.
-    pub(super) async fn repair_when_due(&self, rain: &Rain) -> Result<(), StewardError> {
-        let since = self.applied(rain.id).suspect_since;
-        let Some(since) = since else {
-            tracing::error!(rain = %rain.id, "a node has come back as another process, or empty; nothing is given there until it is compared with the ledger");
-            self.remember(rain.id, |applied| {
-                applied.suspect_since = Some(Instant::now());
-            });
-            return Ok(());
-        };
-        if since.elapsed() < SETTLERS_FINISH {
-            return Ok(());
-        }
-        self.repair(rain).await.map(drop)
-    }
-
-    /// Compares every suspect bucket of a rain with the ledger and repairs it. `None` if none is suspect.
-    pub async fn repair(&self, rain: &Rain) -> Result<Option<Report>, StewardError> {
+    /// Compares every suspect bucket of a rain with the ledger and repairs it.
+    ///
+    /// Settlers may hold claims that the node has forgotten. Before the ledger is read they are given `steward.repair_wait_ms` to record the
+    /// credits. A credit that comes still later is refused as a conflict if its packet was won again meanwhile; if it was not, the packet lies in a
+    /// pool though it is paid, which the refund finds, and `hongbao repair --all`.
+    pub async fn repair(&self, rain: &Rain) -> Result<Repair, StewardError> {
         let buckets = self.store.buckets(rain);
         let before = try_join_all(buckets.iter().map(Bucket::standing)).await?;
         // Read after the standings: a suspect bucket takes no more chunks, so every top-up that it has some of is known here.
         let rain = &self.ledger.rain(rain.id).await?;
-        let chunks = rain.parts.chunks();
         let loaded = rain.parts.loaded_chunks();
-        let suspect = before.iter().any(|standing| standing.is_suspect(loaded));
-        if !suspect || !rain.parts.first().loaded {
-            self.remember(rain.id, |applied| applied.suspect_since = None);
-            return Ok(None);
+        let held_by: Vec<(usize, String)> = (0..)
+            .zip(&before)
+            .filter(|(_, standing)| standing.is_suspect(loaded))
+            .map(|(number, standing)| (number, standing.run_id.clone()))
+            .collect();
+        if held_by.is_empty() || !rain.parts.first().loaded {
+            self.remember(rain.id, |applied| applied.suspicion = None);
+            return Ok(Repair::Nothing);
+        }
+        let wait = self.wait_for_settlers(rain, held_by);
+        if !wait.is_zero() {
+            return Ok(Repair::Later(wait));
         }
         let mut picture = Picture::of(self, rain, &buckets, &before).await?;
         let after = try_join_all(buckets.iter().map(Bucket::standing)).await?;
         if before != after {
             // Packets were on the move while we looked: what seems to be nowhere may be somewhere.
-            return Ok(None);
+            return Ok(Repair::Again);
         }
         let messages = self.forgotten_messages(&picture, &buckets);
         let report = picture.judge(rain, &before);
-        let repair = self.jitter.next_u64();
-        let mut changed = false;
-        for suspect in &picture.suspects {
-            let bucket = &buckets[suspect.number];
-            bucket.restore(&suspect.restore).await?;
-            let pool: Vec<String> = suspect.pool.iter().map(text_of).collect();
-            let answer = bucket
-                .repair(&suspect.standing, &pool, chunks, &suspect.arriving, repair)
-                .await?;
-            changed |= answer == RepairAnswer::Changed;
-        }
-        if changed {
-            return Ok(None);
-        }
-        crate::crash::point("repair.done");
-        tracing::error!(
-            rain = %rain.id, buckets = ?report.buckets, wins_restored = report.wins_restored, packets_removed = report.packets_removed,
-            packets_returned = report.packets_returned, not_restored = report.not_restored_total, "repaired"
-        );
-        crate::metrics::get().repaired(&report);
-        if rain.sold_out && picture.has_packets() {
+        if picture.has_packets() {
+            // First: whoever dies after the repair leaves a record that says sold out for ever. Said too early, it is found out again.
             self.ledger.set_not_sold_out(rain.id).await?;
         }
+        let number = self.jitter.next_u64();
+        let mut changed = false;
+        for suspect in picture.suspects {
+            let bucket = &buckets[suspect.number];
+            bucket.restore(&suspect.restore).await?;
+            let repaired = Repaired {
+                pool: suspect.pool.iter().map(text_of).collect(),
+                chunks: rain.parts.chunks(),
+                arrived: suspect.arriving,
+                void: suspect.void,
+            };
+            let answer = bucket.repair(&suspect.standing, &repaired, number).await?;
+            changed |= answer == RepairAnswer::Changed;
+        }
+        crate::crash::point("repair.done");
+        // What was changed at some of them stands, and is told, even if others have to be looked at again.
+        tracing::error!(
+            rain = %rain.id, buckets = ?report.buckets, wins_restored = report.wins_restored, packets_removed = report.packets_removed,
+            packets_returned = report.packets_returned, not_restored = report.not_restored_total, again = changed, "repaired"
+        );
+        if changed {
+            return Ok(Repair::Again);
+        }
+        crate::metrics::get().repaired(&report);
         self.remember(rain.id, |applied| {
-            applied.suspect_since = None;
+            applied.suspicion = None;
             applied.version = None;
         });
         self.write_again(rain, &messages).await;
-        Ok(Some(report))
+        Ok(Repair::Done(report))
+    }
+
+    /// Makes every bucket suspect, so that the next repair compares all of them with the ledger.
+    pub async fn distrust(&self, rain: &Rain) -> Result<(), StewardError> {
+        let buckets = self.store.buckets(rain);
+        try_join_all(buckets.iter().map(Bucket::distrust)).await?;
+        Ok(())
+    }
+
+    /// How long settlers still have, from the moment when these processes were first seen to hold these buckets.
+    fn wait_for_settlers(&self, rain: &Rain, held_by: Vec<(usize, String)>) -> Duration {
+        let known = self.applied(rain.id).suspicion;
+        let since = match known {
+            Some(known) if known.held_by == held_by => known.since,
+            _ => {
+                let numbers: Vec<usize> = held_by.iter().map(|(number, _)| *number).collect();
+                tracing::error!(
+                    rain = %rain.id, buckets = ?numbers,
+                    "a node has come back as another process, or empty; nothing is given there until it is compared with the ledger"
+                );
+                let since = Instant::now();
+                self.remember(rain.id, |applied| {
+                    applied.suspicion = Some(Suspicion { held_by, since });
+                });
+                since
+            }
+        };
+        self.settings.repair_wait.saturating_sub(since.elapsed())
     }
 
     /// Of everybody who was paid and whose inbox lies on the node of a suspect bucket: it may have lost them, too. What is there already is
@@ -191,8 +238,6 @@ struct Picture {
     suspects: Vec<Suspect>,
     /// What the ledger has paid, by packet.
     paid: Vec<(UserId, Packet)>,
-    /// Who won a packet that a suspect bucket knows to be won.
-    owners: HashMap<PacketId, UserId>,
 }
 
 impl Picture {
@@ -209,7 +254,6 @@ impl Picture {
             amounts,
             suspects: vec![],
             paid: vec![],
-            owners: HashMap::new(),
         };
         for (number, standing) in standings.iter().enumerate() {
             if standing.is_suspect(rain.parts.loaded_chunks()) {
@@ -219,6 +263,7 @@ impl Picture {
                     winners: HashMap::new(),
                     pool: vec![],
                     arriving: vec![],
+                    void: vec![],
                     restore: vec![],
                 });
             }
@@ -234,9 +279,13 @@ impl Picture {
                 }
             }
         }
-        for transfer in try_join_all(buckets.iter().map(Bucket::outbox)).await? {
-            for transfer in transfer.into_iter().flatten() {
-                picture.transfer(rain, buckets, transfer).await?;
+        let outboxes = try_join_all(buckets.iter().map(Bucket::outbox)).await?;
+        for (source, outbox) in outboxes.into_iter().enumerate() {
+            for transfer in outbox.into_iter().flatten() {
+                let standing = standings.get(transfer.target as usize);
+                picture
+                    .transfer(rain, buckets, source, transfer, standing)
+                    .await?;
             }
         }
         for (number, bucket) in buckets.iter().enumerate() {
@@ -245,7 +294,6 @@ impl Picture {
                 let (next, winners) = bucket.winners_scan(cursor).await?;
                 for (user, packet) in winners.into_iter().flatten() {
                     picture.see(rain, &packet, seen::WON);
-                    picture.owners.insert(packet.id, user.clone());
                     if let Some(suspect) = picture.suspect(number) {
                         suspect.winners.insert(user, packet);
                     }
@@ -269,8 +317,10 @@ impl Picture {
                 picture.paid.push((credit.user, credit.packet));
             }
         }
-        for packet in steward.ledger.discarded(rain.id).await? {
+        // What was given back to the sponsor was won all the same: its user has had a turn.
+        for (user, packet) in steward.ledger.discarded_claims(rain.id).await? {
             picture.see(rain, &packet, seen::PAID);
+            picture.paid.extend(user.map(|user| (user, packet)));
         }
         Ok(picture)
     }
@@ -290,31 +340,38 @@ impl Picture {
     }
 
     /// A transfer whose packets have arrived says nothing any more. One that is on its way to a suspect bucket is taken in by the repair,
-    /// since the bucket may have had it before.
+    /// since the bucket may have had it before. One that was meant for an earlier incarnation of its target is void: the packets go back where they
+    /// came from, unless they are seen elsewhere.
     async fn transfer(
         &mut self,
         rain: &Rain,
         buckets: &[Bucket],
+        source: usize,
         transfer: Transfer,
-    ) -> Result<(), StoreError> {
-        let Some(target) = buckets.get(transfer.target as usize) else {
+        target: Option<&Standing>,
+    ) -> Result<(), StewardError> {
+        let number = transfer.target as usize;
+        let (Some(bucket), Some(target)) = (buckets.get(number), target) else {
             return Ok(());
         };
-        if target.has_taken(&transfer).await? {
+        if bucket.has_taken(&transfer).await? {
             return Ok(());
         }
-        match self.suspect(transfer.target as usize) {
-            Some(suspect) if suspect.arriving.len() < TRANSFERS_MAX => {
-                suspect
-                    .pool
-                    .extend(transfer.packets.iter().copied().map(Ok));
-                suspect.arriving.push(transfer);
+        let gone = !target.incarnation.is_empty() && target.incarnation != transfer.incarnation;
+        let packets = transfer.packets.iter().copied().map(Ok);
+        if gone {
+            if let Some(suspect) = self.suspect(source) {
+                suspect.pool.extend(packets);
+                suspect.void.push(transfer.id);
+                return enough(rain, suspect.void.len());
             }
-            Some(_) | None => {
-                for packet in &transfer.packets {
-                    self.see(rain, packet, seen::SOUND);
-                }
-            }
+        } else if let Some(suspect) = self.suspect(number) {
+            suspect.pool.extend(packets);
+            suspect.arriving.push(transfer);
+            return enough(rain, suspect.arriving.len());
+        }
+        for packet in &transfer.packets {
+            self.see(rain, packet, seen::SOUND);
         }
         Ok(())
     }
@@ -349,35 +406,35 @@ impl Picture {
         report
     }
 
+    /// Everybody who was paid has had a turn, and is a winner again, so that nobody wins twice.
     fn restore_winners(&mut self, rain: &Rain, buckets: usize, report: &mut Report) {
-        let mut named: HashSet<PacketId> = HashSet::new();
         for (user, packet) in std::mem::take(&mut self.paid) {
             let home = bucket_of(rain.id, user.as_str(), buckets);
-            let owner = self.owners.get(&packet.id).filter(|owner| **owner != user);
-            let other = owner.map(|owner| format!("{owner} has won it in Redis"));
+            let taken = self.places[packet.id.index() as usize] & seen::WON != 0;
             let Some(suspect) = self.suspect(home) else {
                 continue;
             };
             let reason = match suspect.winners.get(&user) {
                 Some(held) if held.id == packet.id => continue,
                 Some(held) => Some(format!("the user has packet {} there", held.id)),
-                None => other,
-            };
-            match reason {
                 None => {
-                    report.wins_restored += 1;
-                    suspect.restore.push((user, packet));
+                    suspect.restore.push((user.clone(), packet));
+                    let told = suspect.winners.iter().find(|(_, won)| won.id == packet.id);
+                    let other = told.map_or("another user", |(user, _)| user.as_str());
+                    taken.then(|| format!("{other} has won it in Redis"))
                 }
-                Some(reason) => {
-                    report.not_restored_total += 1;
-                    if report.not_restored.len() < NAMED_MAX && named.insert(packet.id) {
-                        report.not_restored.push(NotRestored {
-                            user,
-                            packet_id: packet.id,
-                            reason,
-                        });
-                    }
-                }
+            };
+            let Some(reason) = reason else {
+                report.wins_restored += 1;
+                continue;
+            };
+            report.not_restored_total += 1;
+            if report.not_restored.len() < NAMED_MAX {
+                report.not_restored.push(NotRestored {
+                    user,
+                    packet_id: packet.id,
+                    reason,
+                });
             }
         }
     }
@@ -413,6 +470,15 @@ impl Picture {
     fn has_packets(&self) -> bool {
         self.suspects.iter().any(|suspect| !suspect.pool.is_empty())
     }
+}
+
+/// `repair.lua` takes so many transfers at a time. Stewards make one after the other, so there are never more than a few.
+fn enough(rain: &Rain, transfers: usize) -> Result<(), StewardError> {
+    if transfers <= TRANSFERS_MAX {
+        return Ok(());
+    }
+    let problem = format!("has more than {TRANSFERS_MAX} transfers to a suspect bucket under way");
+    Err(super::advance::fault(rain, problem))
 }
 
 /// A pool from the left to the right. Packets that leave it meanwhile do so on the right.

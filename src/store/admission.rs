@@ -12,6 +12,8 @@ use super::node::{Peer, Reach, short_run_id};
 use crate::clock::now_ms;
 use crate::rain::Durability;
 
+/// With "yes" a node does not flush its file while it rewrites it or writes a snapshot, whatever appendfsync says.
+const ON_REWRITE: &str = "no-appendfsync-on-rewrite";
 const VERSION_MIN: (u32, u32) = (7, 0);
 /// How far the clocks of two nodes, or a node's and ours, may be apart: gates open and close by them.
 pub const CLOCKS_APART_MAX_MS: i64 = 200;
@@ -46,6 +48,8 @@ pub struct Exam {
     pub policy: String,
     pub append_only: String,
     pub fsync: String,
+    /// `no-appendfsync-on-rewrite`.
+    pub on_rewrite: String,
     pub role: String,
     pub used_memory: u64,
     pub max_memory: u64,
@@ -66,6 +70,7 @@ pub async fn examine(connection: &mut MultiplexedConnection) -> Result<Exam, Red
         "appendonly",
         "appendfsync",
         "min-replicas-to-write",
+        ON_REWRITE,
     ];
     let mut ask = async |cmd: &mut Cmd| connection.send_packed_command(cmd).await?.extract_error();
     let info = ask(&mut redis::cmd("INFO")).await?;
@@ -92,6 +97,7 @@ pub async fn examine(connection: &mut MultiplexedConnection) -> Result<Exam, Red
         policy: setting(names[0]),
         append_only: setting(names[1]),
         fsync: setting(names[2]),
+        on_rewrite: setting(names[4]),
         role: role.unwrap_or("unknown").to_owned(),
         used_memory: number("used_memory").unwrap_or_default(),
         max_memory: number("maxmemory").unwrap_or_default(),
@@ -103,14 +109,24 @@ pub async fn examine(connection: &mut MultiplexedConnection) -> Result<Exam, Red
     })
 }
 
-/// Whether the node's file is on disk before it answers, and how many replicas it has, now.
+/// Whether the node's file is on disk before it answers, and how many replicas it has, as it says now.
 pub async fn durability(link: &Link) -> Result<(bool, u32), StoreError> {
     let connection = link.connect().await?;
+    let names = ["appendfsync", ON_REWRITE];
+    let settings = link
+        .call_on(&connection, redis::cmd("CONFIG").arg("GET").arg(&names))
+        .await?;
     let info = link
         .call_on(&connection, redis::cmd("INFO").arg("replication"))
         .await?;
+    let fsync =
+        config(&settings, names[0]) == Some("always") && config(&settings, names[1]) != Some("yes");
+    if fsync != connection.peer.fsync {
+        // Lanes go by what they found when they connected: this one finds out anew, and a rain that needs it is paused meanwhile.
+        link.drop_connection(&connection, "appendfsync has changed");
+    }
     let replicas = info_field(&info, "connected_slaves").and_then(|count| count.parse().ok());
-    Ok((connection.peer.fsync, replicas.unwrap_or_default()))
+    Ok((fsync, replicas.unwrap_or_default()))
 }
 
 impl Exam {
@@ -191,6 +207,15 @@ impl Exam {
             }),
         );
         check(
+            "no-appendfsync-on-rewrite",
+            self.on_rewrite.clone(),
+            refused(
+                self.on_rewrite == "yes" && needs == Durability::Fsync,
+                "no-appendfsync-on-rewrite is \"yes\", so wins would not be on disk during a rewrite: set it to no"
+                    .into(),
+            ),
+        );
+        check(
             "append-only file",
             self.aof_write_status.clone(),
             no_start(
@@ -262,7 +287,7 @@ impl Exam {
         problems(name, self.checks(reach.needs), Verdict::Refused)?;
         Ok(Peer {
             run_id: short_run_id(&self.run_id),
-            fsync: self.fsync == "always",
+            fsync: self.fsync == "always" && self.on_rewrite != "yes",
             waitaof: self.waitaof,
             clock_ahead_ms: self.clock_ahead_ms,
         })

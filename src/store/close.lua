@@ -21,4 +21,8 @@ end
 
 -- From here on it must succeed.
 redis.call('HSET', KEYS[1], 'state', 'closed', 'fingerprint', ARGV[1])
-return { left, winners, tonumber(gate[1] or '0'), gate[3] == ARGV[2] and 0 or 1 }
+local suspect = gate[3] ~= ARGV[2]
+if suspect then
+  redis.call('HDEL', KEYS[1], 'run_id') -- until it is repaired, even if the other process comes back
+end
+return { left, winners, tonumber(gate[1] or '0'), suspect and 1 or 0 }

@@ -10,7 +10,8 @@
 -- ARGV[6] fingerprint      of the rain's seed
 -- ARGV[7] run_id           of the process that is asked
 --
--- Returns ok, stale, closed, loading, suspect (the bucket was another process's) or foreign; all but ok have changed nothing.
+-- Returns ok, stale, closed, loading, suspect (the bucket was another process's: it stays suspect until it is repaired) or foreign; all
+-- but ok and suspect have changed nothing.
 -- Cost    O(1). Writes only below the marked line; an error above it changes nothing.
 
 local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version', 'fingerprint', 'run_id')
@@ -23,14 +24,16 @@ end
 if tonumber(gate[2] or '0') < tonumber(ARGV[1]) then
   return 'loading'
 end
-if gate[5] ~= ARGV[7] then
-  return 'suspect'
-end
-if tonumber(gate[3] or '0') > tonumber(ARGV[5]) then
+local suspect = gate[5] ~= ARGV[7]
+if not suspect and tonumber(gate[3] or '0') > tonumber(ARGV[5]) then
   return 'stale'
 end
 
 -- From here on it must succeed.
+if suspect then
+  redis.call('HDEL', KEYS[1], 'run_id')
+  return 'suspect'
+end
 redis.call('HSET', KEYS[1], 'state', ARGV[2], 'opens_at_ms', ARGV[3], 'closes_at_ms', ARGV[4],
   'version', ARGV[5], 'run_id', ARGV[7])
 return 'ok'

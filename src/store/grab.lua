@@ -65,6 +65,9 @@ local left = redis.call('LLEN', KEYS[2])
 if found then
   redis.call('HSET', KEYS[3], ARGV[found], before[found])
 end
+if letter == 'S' and gate[6] then
+  redis.call('HDEL', KEYS[1], 'run_id') -- suspect until it is repaired, even if the other process comes back
+end
 if #fresh == 0 or (left == 0 and gate[5]) then
   return table.concat(reply, ' ')
 end

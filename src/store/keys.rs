@@ -35,7 +35,7 @@ impl Tag {
 /// The keys of one bucket.
 #[derive(Clone, Debug)]
 pub struct BucketKeys {
-    /// HASH state, opens_at_ms, closes_at_ms, chunks, epoch, version, fingerprint, run_id, hungry
+    /// HASH state, opens_at_ms, closes_at_ms, chunks, epoch, version, fingerprint, run_id, incarnation, hungry
     pub gate: String,
     /// LIST packet_id:cents
     pub pool: String,
@@ -51,7 +51,7 @@ pub struct BucketKeys {
     pub attempts: String,
     /// HASH packet_id → the dead letter
     pub dead: String,
-    /// HASH transfer id → target bucket and packets
+    /// HASH transfer id → target bucket, its incarnation and packets
     pub outbox: String,
     /// HASH transfer ids already received
     pub applied: String,

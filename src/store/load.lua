@@ -38,7 +38,7 @@ end
 
 -- From here on it must succeed.
 if not gate[1] then
-  redis.call('HSET', KEYS[1], 'state', 'loading', 'epoch', 1, 'fingerprint', ARGV[2])
+  redis.call('HSET', KEYS[1], 'state', 'loading', 'epoch', 1, 'fingerprint', ARGV[2], 'incarnation', ARGV[3] .. '.1')
 end
 redis.call('HSET', KEYS[1], 'chunks', loaded + 1, 'run_id', ARGV[3])
 if #packets > 0 then

@@ -6,13 +6,15 @@
 -- KEYS[2] hb:{<tag>}:pool     LIST  packet_id:cents
 -- KEYS[3] hb:{<tag>}:rebuilt:<number of the repair>  LIST  packet_id:cents, the new pool
 -- KEYS[4] hb:{<tag>}:applied  HASH  transfer id -> SHA-1 of the packets received
+-- KEYS[5] hb:{<tag>}:outbox   HASH  transfer id -> target bucket, its incarnation and packets
 -- ARGV[1] fingerprint         of the rain's seed
 -- ARGV[2] run_id              of the process that is asked
 -- ARGV[3] looked_at           run id of the process whose bucket was compared with the ledger
--- ARGV[4] suspect             run id that the gate had then, or empty
+-- ARGV[4] epoch               that the gate had then, or empty: every repair changes it
 -- ARGV[5] packets             how many the new pool has
 -- ARGV[6] chunks              how many the rain has, top-ups that are still being loaded included: the new pool has their packets
--- ARGV[7..] transfers         id and packets (separated by blanks) of each transfer whose packets are in the new pool, 0 to 200 pairs
+-- ARGV[7] arrived             how many transfers' packets are in the new pool, 0 to 200
+-- ARGV[8..]                   their ids and packets (separated by blanks); then the ids of transfers from here that are void, 0 to 200
 --
 -- Returns ok; changed, changing nothing, when anything is not as it was when it was looked at: then somebody else has repaired it, or the
 -- process was another one again; foreign when the bucket is another rain's.
@@ -21,6 +23,7 @@
 local gate = redis.call('HMGET', KEYS[1], 'state', 'fingerprint', 'run_id', 'epoch', 'chunks')
 redis.call('LLEN', KEYS[2])
 redis.call('HLEN', KEYS[4])
+redis.call('HLEN', KEYS[5])
 if gate[2] and gate[2] ~= ARGV[1] then
   return 'foreign'
 end
@@ -28,7 +31,7 @@ local packets = tonumber(ARGV[5])
 local repaired = gate[1] and gate[1] ~= 'loading' and gate[3] == ARGV[2]
 -- Chunks of a top-up that the one who looked has not heard of would be loaded again.
 local newer = tonumber(gate[5] or '0') > tonumber(ARGV[6])
-if repaired or newer or ARGV[2] ~= ARGV[3] or (gate[3] or '') ~= ARGV[4] or redis.call('LLEN', KEYS[3]) ~= packets then
+if repaired or newer or ARGV[2] ~= ARGV[3] or (gate[4] or '') ~= ARGV[4] or redis.call('LLEN', KEYS[3]) ~= packets then
   return 'changed'
 end
 -- What gateways remember of the bucket is older than this, even if the bucket has lost its epoch.
@@ -40,12 +43,17 @@ if packets > 0 then
   redis.call('RENAME', KEYS[3], KEYS[2])
   redis.call('PERSIST', KEYS[2])
 end
-for i = 7, #ARGV, 2 do
+local void = 8 + 2 * tonumber(ARGV[7])
+for i = 8, void - 1, 2 do
   redis.call('HSET', KEYS[4], ARGV[i], redis.sha1hex(ARGV[i + 1]))
+end
+for i = void, #ARGV do
+  redis.call('HDEL', KEYS[5], ARGV[i])
 end
 if not gate[1] then
   redis.call('HSET', KEYS[1], 'state', 'loading', 'fingerprint', ARGV[1])
 end
-redis.call('HSET', KEYS[1], 'run_id', ARGV[2], 'chunks', ARGV[6], 'epoch', string.format('%.0f', epoch))
+local now = string.format('%.0f', epoch)
+redis.call('HSET', KEYS[1], 'run_id', ARGV[2], 'chunks', ARGV[6], 'epoch', now, 'incarnation', ARGV[2] .. '.' .. now)
 redis.call('HDEL', KEYS[1], 'hungry')
 return 'ok'

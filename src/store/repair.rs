@@ -21,11 +21,15 @@ const REBUILT_KEPT_MS: u64 = 600_000;
 pub struct Standing {
     /// Of the process that answers now.
     pub run_id: String,
-    /// What the gate says; empty for a bucket that is not there.
+    /// What the gate says; empty for a bucket that is suspect already, or not there.
     pub recorded: String,
     pub state: String,
     pub chunks: u32,
-    /// Grows with every transfer that begins, arrives or ends here.
+    /// As text; empty for a bucket that is not there. Changes with every repair.
+    pub epoch: String,
+    /// As text; empty for a bucket that is not there. Another one after every repair.
+    pub incarnation: String,
+    /// Of the ids of all transfers that are under way from here or have arrived: another one after every step of one.
     pub transfers: u64,
 }
 
@@ -34,6 +38,19 @@ impl Standing {
     pub fn is_suspect(&self, chunks: u32) -> bool {
         self.run_id != self.recorded || (self.state == "loading" && self.chunks < chunks)
     }
+}
+
+/// What a repair puts into a bucket.
+#[derive(Debug, Default)]
+pub struct Repaired {
+    /// In the order of the list.
+    pub pool: Vec<String>,
+    /// How many the rain has.
+    pub chunks: u32,
+    /// Transfers to here whose packets are in the pool, at most [`TRANSFERS_MAX`].
+    pub arrived: Vec<Transfer>,
+    /// Ids of transfers from here that will never arrive, at most [`TRANSFERS_MAX`].
+    pub void: Vec<String>,
 }
 
 /// What `repair.lua` did.
@@ -46,37 +63,58 @@ pub enum RepairAnswer {
 
 impl Bucket {
     pub async fn standing(&self) -> Result<Standing, StoreError> {
+        match self.standing_at_owner().await {
+            // The slot has moved: a call that follows it corrects the map.
+            Err(StoreError::Refused { .. }) => {
+                let mut read = redis::cmd("HLEN");
+                self.route.call(read.arg(&self.keys.gate)).await?;
+                self.standing_at_owner().await
+            }
+            other => other,
+        }
+    }
+
+    /// Over one connection, so that the answers and the run id are of one process.
+    async fn standing_at_owner(&self) -> Result<Standing, StoreError> {
         let k = &self.keys;
-        // Over one connection, so that the answer and the run id are of one process.
         let link = self.route.link();
         let connection = link.connect().await?;
         let mut read = redis::cmd("HMGET");
-        read.arg(&k.gate).arg("run_id").arg("chunks").arg("state");
+        read.arg(&k.gate);
+        read.arg(&["run_id", "chunks", "state", "epoch", "incarnation"]);
         let gate = link.call_on(&connection, &read).await?;
-        let mut transfers = 0;
+        let mut ids = vec![];
         for key in [&k.applied, &k.outbox] {
             let reply = link
-                .call_on(&connection, redis::cmd("HLEN").arg(key))
+                .call_on(&connection, redis::cmd("HKEYS").arg(key))
                 .await?;
-            match reply {
-                Value::Int(count) => transfers += count as u64,
-                reply => return Err(script::REPAIR.misread(&reply)),
-            }
+            let Value::Array(found) = &reply else {
+                return Err(script::REPAIR.misread(&reply));
+            };
+            ids.extend(
+                found
+                    .iter()
+                    .filter_map(text)
+                    .map(|id| format!("{key} {id}")),
+            );
         }
+        ids.sort_unstable();
         let Value::Array(fields) = &gate else {
             return Err(script::REPAIR.misread(&gate));
         };
-        let field = |i: usize| fields.get(i).and_then(text).unwrap_or_default();
+        let field = |i: usize| fields.get(i).and_then(text).unwrap_or_default().to_owned();
         Ok(Standing {
             run_id: connection.peer.run_id.clone(),
-            recorded: field(0).to_owned(),
+            recorded: field(0),
             chunks: field(1).parse().unwrap_or_default(),
-            state: field(2).to_owned(),
-            transfers,
+            state: field(2),
+            epoch: field(3),
+            incarnation: field(4),
+            transfers: xxhash_rust::xxh3::xxh3_64(ids.join("\n").as_bytes()),
         })
     }
 
-    /// Makes the bucket suspect, as if another process had loaded it. Only for one whose gate is shut.
+    /// Makes the bucket suspect, as if another process had loaded it: nothing is given there until it is repaired.
     pub async fn distrust(&self) -> Result<(), StoreError> {
         let mut set = redis::cmd("HSET");
         set.arg(&self.keys.gate).arg("run_id").arg("");
@@ -108,18 +146,16 @@ impl Bucket {
     }
 
     /// Replaces the pool, and makes the bucket one of the process that answers now, provided that nothing has changed since `looked_at`.
-    /// `pool` is in the order of the list; `repair` is another number for each try.
+    /// `number` is another one for each try.
     pub async fn repair(
         &self,
         looked_at: &Standing,
-        pool: &[String],
-        chunks: u32,
-        arrived: &[Transfer],
-        repair: u64,
+        repaired: &Repaired,
+        number: u64,
     ) -> Result<RepairAnswer, StoreError> {
         let k = &self.keys;
-        let rebuilt = k.rebuilt(repair);
-        for part in pool.chunks(PUSH_MAX) {
+        let rebuilt = k.rebuilt(number);
+        for part in repaired.pool.chunks(PUSH_MAX) {
             let mut push = redis::cmd("RPUSH");
             push.arg(&rebuilt).arg(part);
             self.route.call(&push).await?;
@@ -127,18 +163,20 @@ impl Bucket {
             expire.arg(&rebuilt).arg(REBUILT_KEPT_MS);
             self.route.call(&expire).await?;
         }
-        let keys = [k.gate.as_str(), &k.pool, &rebuilt, &k.applied];
+        let keys = [k.gate.as_str(), &k.pool, &rebuilt, &k.applied, &k.outbox];
         crate::crash::script(script::REPAIR.verb, "before");
         let reply = self
             .route
             .run(&script::REPAIR, |peer| {
                 let mut call = script::REPAIR.call(&keys);
                 call.arg(&self.fingerprint).arg(&peer.run_id);
-                call.arg(&looked_at.run_id).arg(&looked_at.recorded);
-                call.arg(pool.len()).arg(chunks);
-                for transfer in arrived {
+                call.arg(&looked_at.run_id).arg(&looked_at.epoch);
+                call.arg(repaired.pool.len()).arg(repaired.chunks);
+                call.arg(repaired.arrived.len());
+                for transfer in &repaired.arrived {
                     call.arg(&transfer.id).arg(transfer.packets_text());
                 }
+                call.arg(&repaired.void);
                 call
             })
             .await?;

@@ -90,8 +90,11 @@ async fn what_was_lost_before_the_opening_is_loaded_again() {
         bench.store.clone(),
         bench.ledger.clone(),
     );
-    fresh.advance(rain.clone()).await.unwrap();
-    assert!(bench.audit(rain.id).await.balanced);
+    eventually("the packets to be back", async || {
+        fresh.advance(rain.clone()).await.unwrap();
+        bench.audit(rain.id).await.balanced.then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

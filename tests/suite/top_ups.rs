@@ -5,6 +5,7 @@ mod outside;
 
 use hongbao::rain::{Packet, Rain, State, Step};
 use hongbao::steward::audit::{Kind, audit};
+use hongbao::steward::repair::Repair;
 use hongbao::store::bucket::Bucket;
 use redis::Value;
 
@@ -509,10 +510,12 @@ async fn a_repair_asked_for_by_somebody_who_missed_a_top_up_knows_it_all_the_sam
     bench.grab(&rain, "user", 80).await;
     bench.nodes[1].restart().await;
     let late = bench.other_steward();
-    let report = crate::support::eventually("the repair", async || {
-        late.repair(&rain).await.ok().flatten()
-    })
-    .await;
+    let report =
+        crate::support::eventually("the repair", async || match late.repair(&rain).await {
+            Ok(Repair::Done(report)) => Some(report),
+            _ => None,
+        })
+        .await;
     assert_eq!(report.buckets, [1]);
     assert_eq!((report.packets_removed, report.packets_returned), (0, 0));
     assert_eq!(
@@ -557,11 +560,12 @@ async fn what_a_node_lost_before_the_opening_is_loaded_again_with_the_top_ups() 
     bench.top_up(&rain, 100, 1_000).await;
     bench.advance(rain.id).await.unwrap();
     bench.nodes[1].call(&["FLUSHALL"]).await;
-    bench
-        .other_steward()
-        .advance(bench.rain(rain.id).await)
-        .await
-        .unwrap();
+    let other = bench.other_steward();
+    crate::support::eventually("the packets to be back", async || {
+        other.advance(bench.rain(rain.id).await).await.unwrap();
+        bench.audit(rain.id).await.balanced.then_some(())
+    })
+    .await;
     assert_eq!(left(&bench, &rain).await, 500);
     to_the_end(&bench, &rain).await;
 }

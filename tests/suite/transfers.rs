@@ -5,7 +5,7 @@ use hongbao::store::bucket::Bucket;
 use hongbao::store::bucket_of;
 use hongbao::wire::Outcome;
 
-use crate::support::bench::Bench;
+use crate::support::bench::{Bench, give};
 use crate::support::server::Server;
 use crate::support::wire::Raw;
 
@@ -76,9 +76,9 @@ async fn each_step_of_a_transfer_may_be_repeated_and_finished_by_a_successor() {
         assert!(report.balanced, "{:?}", report.differences.first());
         (report.pool_count, report.transfer_count)
     };
-    let first = buckets[0].give("t1", 1, 20).await.unwrap().unwrap();
+    let first = give(&buckets, 0, "t1", 1, 20).await.unwrap();
     assert_eq!(
-        buckets[0].give("t1", 1, 20).await.unwrap().as_ref(),
+        give(&buckets, 0, "t1", 1, 20).await.as_ref(),
         Some(&first),
         "asked again it gives no more"
     );
@@ -99,7 +99,7 @@ async fn each_step_of_a_transfer_may_be_repeated_and_finished_by_a_successor() {
     assert_eq!(balanced().await, (100, 0));
 
     // The giver dies after the first step; whoever comes next finishes it, and a closing rain does before it counts.
-    let second = buckets[1].give("t2", 0, 30).await.unwrap().unwrap();
+    let second = give(&buckets, 1, "t2", 0, 30).await.unwrap();
     assert_eq!(second.packets.len(), 30);
     bench
         .ledger
@@ -113,7 +113,7 @@ async fn each_step_of_a_transfer_may_be_repeated_and_finished_by_a_successor() {
         .unwrap();
     assert_eq!(pools(&buckets).await, [60, 40]);
     assert_eq!(
-        buckets[0].give("t3", 1, 5).await.unwrap(),
+        give(&buckets, 0, "t3", 1, 5).await,
         None,
         "a closed gate gives nothing"
     );
@@ -194,10 +194,10 @@ async fn an_id_that_was_used_before_is_refused_and_loses_nothing() {
     let bench = Bench::new(2).await;
     let rain = bench.open(100, 10_000).await;
     let buckets = bench.buckets(&rain);
-    let first = buckets[0].give("same", 1, 5).await.unwrap().unwrap();
+    let first = give(&buckets, 0, "same", 1, 5).await.unwrap();
     buckets[1].take(&first).await.unwrap();
     buckets[0].given(&first).await.unwrap();
-    let second = buckets[0].give("same", 1, 5).await.unwrap().unwrap();
+    let second = give(&buckets, 0, "same", 1, 5).await.unwrap();
     assert_ne!(first, second);
     assert!(buckets[1].take(&second).await.is_err());
     let report = bench.audit(rain.id).await;

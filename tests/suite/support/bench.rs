@@ -10,6 +10,7 @@ use hongbao::settle;
 use hongbao::steward::Steward;
 use hongbao::steward::audit::{Report, audit};
 use hongbao::store::bucket::Bucket;
+use hongbao::store::transfer::Transfer;
 use hongbao::store::{Store, bucket_of};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -204,4 +205,17 @@ impl Bench {
             .balance
             .0
     }
+}
+
+/// The first step of a transfer between two buckets as they are now.
+pub async fn give(
+    buckets: &[Bucket],
+    from: usize,
+    id: &str,
+    to: u32,
+    most: u64,
+) -> Option<Transfer> {
+    let target = buckets[to as usize].level().await.unwrap();
+    let given = buckets[from].give(id, to, &target.incarnation, most).await;
+    given.unwrap()
 }

@@ -111,13 +111,13 @@ impl Redis {
         self.signal(Signal::SIGCONT);
     }
 
-    fn signal(&self, signal: Signal) {
-        nix::sys::signal::kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
-    }
-
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    fn signal(&self, signal: Signal) {
+        nix::sys::signal::kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
     /// How long its append-only file is now: what [`Redis::roll_back`] cuts it to.
