@@ -1,5 +1,7 @@
 //! Packets that are moved to where people tap, and what a crash half-way leaves behind.
 
+use std::time::Duration;
+
 use hongbao::rain::Rain;
 use hongbao::store::bucket::Bucket;
 use hongbao::store::bucket_of;
@@ -153,12 +155,17 @@ async fn a_person_whose_bucket_is_empty_keeps_tapping_and_gets_a_packet_from_ano
     for user in &users {
         let mut raw = Raw::user(&server, user).await;
         loop {
-            match raw.grab(rain.get()).await.outcome() {
+            let result = raw.grab(rain.get()).await;
+            match result.outcome() {
                 Outcome::Won => {
                     won += 1;
                     break;
                 }
                 Outcome::Missed => {}
+                Outcome::Busy => {
+                    let wait = Duration::from_millis(u64::from(result.retry_after_ms));
+                    tokio::time::sleep(wait).await; // the protocol asks for it
+                }
                 Outcome::SoldOut => break,
                 other => panic!("{other:?}"),
             }
