@@ -1,6 +1,6 @@
 # make demo and make test do all the set-up on a fresh Debian or Ubuntu machine that has Rust.
 
-.PHONY: help demo test test-crash test-failover bench-settle lint build need-build need-redis need-postgres
+.PHONY: help demo test test-crash test-failover bench-settle bench-idle bench-hostile lint build need-build need-redis need-postgres
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,6 +21,12 @@ test-failover: need-build need-redis ## Cut, kill and promote nodes under load a
 
 bench-settle: need-build need-redis need-postgres ## Measure settlement, loading, auditing and splitting in one run
 	cargo test --release --features bench --test bench -- --nocapture --test-threads 1
+
+bench-idle: need-build need-redis ## Measure the memory of an idle session; SESSIONS=100000
+	SESSIONS=$(SESSIONS) cargo test --release --features bench --test crowds idle -- --nocapture --test-threads 1
+
+bench-hostile: need-build need-redis ## Measure what 3,000 hostile clients do to the p99 of 1,000 honest ones; CROWD=1000
+	CROWD=$(CROWD) cargo test --release --features bench --test crowds hostile -- --nocapture --test-threads 1
 
 lint: ## What CI checks besides the tests
 	cargo fmt --all --check

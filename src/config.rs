@@ -42,6 +42,7 @@ pub struct Settings {
     pub store: Store,
     pub gateway: Gateway,
     pub tokens: Tokens,
+    pub risk: Option<Risk>,
     pub settle: Settle,
     pub ledger: Ledger,
     pub steward: Steward,
@@ -179,6 +180,15 @@ pub struct Gateway {
     /// How long a bucket that answered empty is taken to be empty without asking again.
     pub empty_memory: Duration,
     pub retry_after: Duration,
+    /// Between two pushes of a rain's packets that are left.
+    pub progress_interval: Duration,
+    /// Such frames that one worker pushes in a second, on the whole: a push to a room of 100,000 is followed by a longer pause. 0: none.
+    pub progress_per_second_max: usize,
+    /// Taps before an opening that a user may make within `early_window` before cooling down.
+    pub early_taps_max: u32,
+    pub early_window: Duration,
+    /// How long no grab of the user is let through, from the last early one.
+    pub early_cool_down: Duration,
     /// How often the key set file is read again.
     pub keys_poll: Duration,
     /// How long a batch of grabs waits for the replicas of a rain with durability `replicas:n`.
@@ -210,6 +220,28 @@ pub struct Tokens {
     pub keys_file: Option<PathBuf>,
     /// Clocks of login service and gateways may differ by this much.
     pub leeway: Duration,
+}
+
+/// An external service that is asked about users (`proto/risk.md`).
+#[derive(Clone, Debug)]
+pub struct Risk {
+    pub url: Uri,
+    /// What the service knows us by, sent as a bearer token.
+    pub token_file: Option<PathBuf>,
+    /// For one request.
+    pub timeout: Duration,
+    /// Whether users win when the service does not answer.
+    pub fails_open: bool,
+    /// Users in one request.
+    pub batch_max: usize,
+    /// Requests under way.
+    pub concurrency_max: usize,
+    /// Users who wait to be asked about; about 150 bytes each.
+    pub queue_max: usize,
+    /// Users and rains whose verdict is remembered; about 40 bytes each.
+    pub memory_max: usize,
+    /// How long nobody is asked about after a request that came to nothing.
+    pub pause: Duration,
 }
 
 #[derive(Clone, Debug)]
@@ -272,6 +304,8 @@ pub struct Steward {
     /// How long settlers have to record the credits of claims that a node may have forgotten, before its buckets are compared with the ledger. At
     /// least the time-out of the company's balance system, if there is one.
     pub repair_wait: Duration,
+    /// How often the gateways are told how many packets are left.
+    pub progress_interval: Duration,
     pub refund_after: Duration,
     /// How long the keys of a finished rain stay in Redis.
     pub keep_keys: Duration,
@@ -353,6 +387,7 @@ impl Settings {
                     .filter(|path| path != Path::new("")),
                 leeway: r.ms("tokens.leeway_ms", 5_000, 0..=300_000),
             },
+            risk: Self::risk(r),
             settle: Settle {
                 workers: r.count("settle.workers", 2, 1..=64),
                 lease: r.ms("settle.lease_ms", 30_000, 1_000..=3_600_000),
@@ -367,6 +402,7 @@ impl Settings {
             steward: Steward {
                 interval: r.ms("steward.interval_ms", 50, 5..=10_000),
                 repair_wait: r.ms("steward.repair_wait_ms", 500, 0..=600_000),
+                progress_interval: r.ms("steward.progress_interval_ms", 200, 200..=3_600_000),
                 refund_after: r.ms("steward.refund_after_ms", 86_400_000, 0..=31_536_000_000),
                 keep_keys: r.ms("steward.keep_keys_ms", 604_800_000, 1_000..=31_536_000_000),
                 durability: r.parsed("steward.durability", Durability::Memory),
@@ -539,6 +575,32 @@ impl Settings {
         }
     }
 
+    fn risk(r: &mut Reader) -> Option<Risk> {
+        let url = r.text("risk.url", "");
+        let token_file = PathBuf::from(r.text("risk.token_file", ""));
+        let risk = Risk {
+            url: Uri::default(),
+            token_file: Some(token_file).filter(|path| path != Path::new("")),
+            timeout: r.ms("risk.timeout_ms", 500, 1..=60_000),
+            fails_open: r.one_of("risk.fail", "open", &[("open", true), ("closed", false)]),
+            batch_max: r.count("risk.batch_max", 500, 1..=10_000),
+            concurrency_max: r.count("risk.concurrency_max", 8, 1..=256),
+            queue_max: r.count("risk.queue_max", 65_536, 1..=1_048_576),
+            memory_max: r.count("risk.memory_max", 1_000_000, 64..=100_000_000),
+            pause: r.ms("risk.pause_ms", 1_000, 0..=600_000),
+        };
+        if url.is_empty() {
+            return None;
+        }
+        match endpoint_url(&url) {
+            Ok(url) => Some(Risk { url, ..risk }),
+            Err(problem) => {
+                r.fault("risk.url", problem);
+                None
+            }
+        }
+    }
+
     fn tls(r: &mut Reader) -> Option<Tls> {
         let files = ["gateway.tls_cert_file", "gateway.tls_key_file"];
         let [cert_file, key_file] = files.map(|key| r.text(key, ""));
@@ -626,6 +688,15 @@ impl Settings {
             lanes_per_node: r.count("gateway.lanes_per_node", 1, 1..=16),
             empty_memory: r.ms("gateway.empty_memory_ms", 50, 1..=1_000),
             retry_after: r.ms("gateway.retry_after_ms", 300, 1..=60_000),
+            progress_interval: r.ms("gateway.progress_interval_ms", 200, 200..=3_600_000),
+            progress_per_second_max: r.count(
+                "gateway.progress_per_second_max",
+                20_000,
+                0..=10_000_000,
+            ),
+            early_taps_max: r.number("gateway.early_taps_max", 10, 0..=1_000_000) as u32,
+            early_window: r.ms("gateway.early_window_ms", 10_000, 1..=3_600_000),
+            early_cool_down: r.ms("gateway.early_cool_down_ms", 3_000, 1..=600_000),
             keys_poll: r.ms("tokens.keys_poll_ms", 1_000, 10..=3_600_000),
             replicas_wait: r.ms("gateway.replicas_wait_ms", 500, 1..=60_000),
             drain_timeout: r.ms("gateway.drain_timeout_ms", 5_000, 0..=600_000),

@@ -12,12 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use rlimit::Resource;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::{self, Admin, Server};
 use crate::config::{self, Role, SECRET_BYTES, Settings};
+use crate::gateway::risk::{Risk, RiskError};
 use crate::gateway::token::{KeysFileError, TokenKeys};
 use crate::gateway::{self, Gateway};
 use crate::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance};
@@ -50,6 +52,8 @@ pub enum ServeError {
     BalanceSecret(String),
     #[error("ledger.balance_url: {0}")]
     BalanceTrust(#[from] TrustError),
+    #[error(transparent)]
+    Risk(#[from] RiskError),
     #[error(transparent)]
     TokenKeys(#[from] KeysFileError),
     #[error(transparent)]
@@ -180,7 +184,11 @@ pub async fn start(
     }
     let mut gateway = None;
     if has(Role::Gateway) {
-        let started = Gateway::start(&settings.gateway, tokens, store.clone(), &tasks)?;
+        let risk = match &settings.risk {
+            Some(risk) => Some(Risk::start(risk, &tasks, &stop)?),
+            None => None,
+        };
+        let started = Gateway::start(&settings.gateway, tokens, risk, store.clone(), &tasks)?;
         addresses.gateway = Some(started.address);
         gateway = Some(started);
     }
@@ -343,7 +351,16 @@ fn without_password(url: &str) -> String {
 
 /// Every session is a descriptor.
 fn raise_descriptor_limit() {
-    match rlimit::increase_nofile_limit(u64::MAX) {
+    // Root may go beyond the hard limit, up to what the kernel allows one process; others get what their hard limit allows.
+    let most = fs::read_to_string("/proc/sys/fs/nr_open")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let beyond = most.is_some_and(|most| rlimit::setrlimit(Resource::NOFILE, most, most).is_ok());
+    let raised = match most.filter(|_| beyond) {
+        Some(most) => Ok(most),
+        None => rlimit::increase_nofile_limit(u64::MAX),
+    };
+    match raised {
         Ok(limit) => {
             metrics::get().descriptors_max.set(limit as f64);
             tracing::info!(descriptors = limit, "descriptor limit");

@@ -45,6 +45,9 @@ pub struct NewRain {
     durability: Option<Durability>,
     buckets: Option<u32>,
     refund_after_ms: Option<i64>,
+    /// Grabs must carry a key that clients are told when the rain opens.
+    #[serde(default)]
+    key_required: bool,
     /// The caller's own name for this request: the same key makes one rain.
     key: Option<String>,
 }
@@ -88,6 +91,7 @@ pub struct Rain {
     durability: Durability,
     buckets: usize,
     refund_after_ms: i64,
+    key_required: bool,
     created_at_ms: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     live: Option<Live>,
@@ -157,6 +161,7 @@ impl From<rain::Rain> for Rain {
             durability: rain.durability,
             buckets: rain.salts.len(),
             refund_after_ms: rain.refund_after_ms,
+            key_required: rain.key_required,
             created_at_ms: rain.created_at_ms,
             live: None,
             live_problem: None,
@@ -237,6 +242,7 @@ async fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> 
         split,
         durability,
         refund_after_ms,
+        key_required: new.key_required,
     })
 }
 

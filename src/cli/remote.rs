@@ -97,6 +97,9 @@ pub struct CreateFlags {
     /// Parts of the pool [default: one a node]
     #[arg(long)]
     buckets: Option<u32>,
+    /// Grabs must carry a key that phones are told when the rain opens: no bot taps blindly
+    #[arg(long)]
+    key_required: bool,
     /// After closing time, how long until what is left goes back by itself, ms [default: a day]
     #[arg(long, value_name = "MS")]
     refund_after_ms: Option<i64>,
@@ -352,6 +355,7 @@ fn new_rain(flags: CreateFlags) -> NewRain {
         durability: flags.durability,
         buckets: flags.buckets,
         refund_after_ms: flags.refund_after_ms,
+        key_required: flags.key_required,
         key: flags.key,
     }
 }

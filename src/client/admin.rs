@@ -78,6 +78,9 @@ pub struct NewRain {
     pub buckets: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_after_ms: Option<i64>,
+    /// Grabs must carry a key that clients are told when the rain opens.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub key_required: bool,
     /// The caller's own name for this request: the same key makes one rain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -630,6 +633,7 @@ mod tests {
             durability: Some(Durability::Replicas(1)),
             buckets: None,
             refund_after_ms: None,
+            key_required: false,
             key: None,
         };
         let wanted = json!({

@@ -6,7 +6,9 @@ use futures_util::stream::{Stream, StreamExt};
 
 use super::state::Shared;
 use crate::rain::UserId;
-use crate::wire::{PacketCredited, RainAnnounced, RainClosed, RainOpened, RainSoldOut};
+use crate::wire::{
+    PacketCredited, RainAnnounced, RainClosed, RainOpened, RainProgress, RainSoldOut,
+};
 
 /// What happened without being asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +23,7 @@ pub enum Event {
     },
     RainAnnounced(RainAnnounced),
     RainOpened(RainOpened),
+    RainProgress(RainProgress),
     RainSoldOut(RainSoldOut),
     RainClosed(RainClosed),
     /// The money of a won packet is in the user's balance. Told once for each packet in the life of a [`Client`](super::Client), in order, also when
@@ -89,6 +92,14 @@ pub(super) struct EventQueue {
 
 impl EventQueue {
     pub fn push(&mut self, event: Event, max: usize) {
+        // Of the packets that are left only the last number is of interest; the others must not push out what is.
+        if let (Event::RainProgress(new), Some(Event::RainProgress(last))) =
+            (&event, self.waiting.back_mut())
+            && new.rain_id == last.rain_id
+        {
+            last.clone_from(new);
+            return self.wake();
+        }
         while self.waiting.len() >= max.max(1) {
             self.waiting.pop_front();
             self.skipped += 1;

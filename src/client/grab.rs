@@ -127,6 +127,7 @@ impl Client {
         let grab = Request::Grab(Grab {
             rain_id: rain.get(),
             user: user.map(UserId::to_string).unwrap_or_default(),
+            key: self.shared.key_of(rain.get()),
         });
         match self.shared.request(grab).await? {
             Message::GrabResult(result) => GrabReply::read(rain, &result),
@@ -137,6 +138,8 @@ impl Client {
     /// One tap: repeats the grab until its result is known. Outcomes 30–39 are repeated after their `retry_after_ms` (sooner if a rain
     /// opens meanwhile), lost replies as soon as there is a session again. What comes back is done, missed (whether to tap again is for
     /// the person to decide) or wrong.
+    ///
+    /// A rain that asks for a key tells it in RainOpened: whoever watches its room has it, and this sends it along.
     ///
     /// Tries as long as it takes; to give up earlier, drop the future, for example with [`tokio::time::timeout`].
     ///

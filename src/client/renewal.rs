@@ -14,8 +14,8 @@ pub(super) struct Renewal {
     /// By the server's clock; 0: it did not say.
     expires_at_ms: i64,
     due: Option<Instant>,
-    /// The request on its way.
-    asked: Option<u64>,
+    /// The request on its way; 0: none.
+    asked: u64,
     /// Part of what is left that is the lead, %.
     lead_percent: u32,
 }
@@ -30,7 +30,7 @@ impl Renewal {
 
     /// Nothing new yet: once more before the end.
     pub fn look_again(&mut self, server_now_ms: i64) {
-        self.asked = None;
+        self.asked = 0;
         let left_ms = self.expires_at_ms.saturating_sub(server_now_ms).max(0);
         let left = Duration::from_millis(left_ms as u64);
         let lead = (left * self.lead_percent / 100).min(LEAD_MAX);
@@ -39,7 +39,7 @@ impl Renewal {
     }
 
     pub fn connection_lost(&mut self) {
-        (self.due, self.asked) = (None, None);
+        (self.due, self.asked) = (None, 0);
     }
 
     pub fn due(&self) -> Option<Instant> {
@@ -51,11 +51,11 @@ impl Renewal {
     }
 
     pub fn asked(&mut self, request_id: u64) {
-        self.asked = Some(request_id);
+        self.asked = request_id;
     }
 
     pub fn is_answer(&self, request_id: u64) -> bool {
-        self.asked == Some(request_id)
+        self.asked == request_id
     }
 }
 

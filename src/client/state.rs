@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -18,13 +18,17 @@ use crate::rain::UserId;
 use crate::wire::client_frame::Request;
 use crate::wire::inbox_message::Contents;
 use crate::wire::server_frame::Message;
-use crate::wire::{ClientFrame, InboxMessage, InboxPage, Ping, Refresh, Watch, Welcome, frame};
+use crate::wire::{
+    ClientFrame, InboxMessage, InboxPage, Ping, RainOpened, Refresh, Watch, Welcome, frame,
+};
 
 /// Bytes that the socket did not take. A gateway that stops reading for that long is not worth waiting for: all requests in flight together
 /// are a few hundred bytes, Hello with its token below 4 KiB.
 const UNSENT_MAX: usize = 64 * 1024;
 /// Of a session that gathers its requests, this many bytes for each in flight: a grab for a user with a long name.
 const REQUEST_MAX: usize = 160;
+/// Rains whose keys are remembered: more than fall at a time.
+const KEYS_MAX: usize = 4;
 /// When Welcome names no heartbeat interval.
 const HEARTBEAT_DEFAULT_MS: u32 = 30_000;
 /// What a session keeps for unsent bytes once they are sent; a grab is below 20.
@@ -136,6 +140,9 @@ pub(super) struct State {
     rains_opened: u32,
     pub inbox: Reader,
     pub renewal: Renewal,
+    /// Keys of rains that opened, the latest last. Boxed: few rains have one.
+    #[allow(clippy::box_collection, reason = "8 bytes a session instead of 32")]
+    keys: Option<Box<VecDeque<(u32, Bytes)>>>,
     pub stats: Stats,
     /// What both we and the gateway allow.
     in_flight_max: u32,
@@ -167,6 +174,7 @@ impl Shared {
                 rains_opened: 0,
                 inbox: Reader::default(),
                 renewal: Renewal::default(),
+                keys: None,
                 stats: Stats::default(),
                 in_flight_max,
                 gather,
@@ -262,6 +270,11 @@ impl Shared {
 
     pub fn rains_opened(&self) -> u32 {
         self.lock().rains_opened
+    }
+
+    /// What a grab of the rain must carry, as far as this client was told.
+    pub fn key_of(&self, rain_id: u32) -> Bytes {
+        self.lock().key_of(rain_id)
     }
 
     pub fn set_room(&self, room: &str) {
@@ -472,7 +485,11 @@ impl State {
     pub fn push(&mut self, message: Option<Message>, settings: &Settings) -> bool {
         let event = match message {
             Some(Message::RainAnnounced(push)) => Event::RainAnnounced(push),
-            Some(Message::RainOpened(push)) => Event::RainOpened(push),
+            Some(Message::RainOpened(push)) => {
+                self.learn_key(&push);
+                Event::RainOpened(push)
+            }
+            Some(Message::RainProgress(push)) => Event::RainProgress(push),
             Some(Message::RainSoldOut(push)) => Event::RainSoldOut(push),
             Some(Message::RainClosed(push)) => Event::RainClosed(push),
             Some(Message::InboxMessage(push)) if !push.user.is_empty() => {
@@ -496,6 +513,23 @@ impl State {
         self.rains_opened += u32::from(opened);
         self.events.push(event, settings.events_max);
         opened
+    }
+
+    fn learn_key(&mut self, opened: &RainOpened) {
+        if opened.key.is_empty() || self.key_of(opened.rain_id) == opened.key {
+            return;
+        }
+        let keys = self.keys.get_or_insert_default();
+        if keys.len() >= KEYS_MAX {
+            keys.pop_front();
+        }
+        keys.push_back((opened.rain_id, opened.key.clone()));
+    }
+
+    fn key_of(&self, rain_id: u32) -> Bytes {
+        let mut keys = self.keys.iter().flat_map(|keys| keys.iter());
+        let key = keys.find(|(rain, _)| *rain == rain_id);
+        key.map_or_else(Bytes::new, |(_, key)| key.clone())
     }
 
     fn renewal_answered(&mut self, message: Option<Message>) {

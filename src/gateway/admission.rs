@@ -8,13 +8,17 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::edge;
 use super::lane::{Waiting, bucket_for};
 use super::rains::RainView;
+use super::risk::{Asked as AskedRisk, Verdict};
 use super::session::Session;
 use super::worker::Worker;
 use crate::clock::now_ms;
 use crate::rain::{Packet, RainId, State};
+use crate::store::grab::Doubt;
 use crate::wire::{Grab, Outcome};
 
 /// Clocks of gateway and node may differ by this much: a tap this close to the opening is the node's to decide, ms.
@@ -26,6 +30,8 @@ pub enum Remembered {
     Won(Packet),
     /// The gate was closed and the user had no packet.
     Closed,
+    /// The risk service does not let the user win, and the user had no packet.
+    Barred,
     /// The rain was known to be sold out, in this version, when Redis said that the user had no packet.
     SoldOut {
         version: i64,
@@ -49,35 +55,131 @@ pub fn grab(worker: &Rc<Worker>, session: &Rc<Session>, request_id: u64, asked: 
     if !session.may_ask(worker) || worker.draining() {
         return worker.reply_grab(session, request_id, id, Outcome::Busy, None);
     }
+    let cooling_ms = worker.cooling_ms(session);
+    if cooling_ms > 0 && session.remembered(id).is_none() {
+        return worker.cool_down(session, request_id, id, cooling_ms);
+    }
+    let asked = Asked {
+        named,
+        key: asked.key,
+        request_id,
+    };
     match worker.rains.get(id) {
-        Some(rain) => admit(worker, session, named, request_id, &rain),
-        None => look_up(worker, session, named, request_id, id),
+        Some(rain) => admit(worker, session, asked, &rain),
+        None => look_up(worker, session, asked, id),
     }
 }
 
-/// `named`: whom an edge session grabs for.
-fn admit(
-    worker: &Rc<Worker>,
-    session: &Rc<Session>,
+/// A grab that has been looked at.
+struct Asked {
+    /// Whom an edge session grabs for.
     named: Option<String>,
+    key: Bytes,
     request_id: u64,
-    rain: &Arc<RainView>,
-) {
+}
+
+fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<RainView>) {
     let id = rain.snapshot.rain;
-    let grab = Waiting::new(session, named, request_id);
+    let request_id = asked.request_id;
+    let grab = Waiting::new(session, asked.named, request_id);
     let bucket = bucket_for(rain, grab.user());
     match local_answer(session, rain, bucket) {
-        Some((outcome, packet)) => worker.reply_grab(session, request_id, id, outcome, packet),
-        None => {
-            let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
-            session.in_flight.set(session.in_flight.get() + 1);
-            worker.in_flight.set(worker.in_flight.get() + 1);
-            if let Err(grab) = lane.push(rain, bucket, grab) {
-                worker.reply_grab(session, request_id, id, Outcome::Busy, None);
-                grab.session.finished(worker);
+        Some((outcome, packet)) => {
+            if outcome == Outcome::NotOpen {
+                worker.tapped_early(session);
+            }
+            worker.reply_grab(session, request_id, id, outcome, packet);
+        }
+        None if !has_key(rain, &asked.key) => {
+            worker.reply_grab(session, request_id, id, Outcome::WrongKey, None);
+        }
+        None => check(worker, session, rain, bucket, grab),
+    }
+}
+
+/// Asks the risk service about a user whom it was not asked about in this rain.
+fn check(
+    worker: &Rc<Worker>,
+    session: &Rc<Session>,
+    rain: &Arc<RainView>,
+    bucket: usize,
+    mut grab: Waiting,
+) {
+    let Some(risk) = worker.risk.as_ref().filter(|_| !is_closed(rain)) else {
+        return enqueue(worker, rain, bucket, grab);
+    };
+    let (id, request_id) = (rain.snapshot.rain, grab.request_id);
+    let answer = match risk.ask(id, grab.user()) {
+        AskedRisk::Verdict(verdict) => {
+            grab.doubt = doubt(verdict);
+            return enqueue(worker, rain, bucket, grab);
+        }
+        AskedRisk::NotNow if risk.fails_open() => return enqueue(worker, rain, bucket, grab),
+        AskedRisk::NotNow | AskedRisk::UnderWay => {
+            return worker.reply_grab(session, request_id, id, Outcome::Checking, None);
+        }
+        AskedRisk::Wait(answer) => answer,
+    };
+    let (worker, session, rain, risk) =
+        (worker.clone(), session.clone(), rain.clone(), risk.clone());
+    session.in_flight.set(session.in_flight.get() + 1);
+    worker.in_flight.set(worker.in_flight.get() + 1);
+    tokio::task::spawn_local(async move {
+        match tokio::time::timeout(risk.wait_max(), answer).await {
+            Ok(Ok(verdict)) => {
+                grab.doubt = doubt(verdict);
+                enqueue(&worker, &rain, bucket, grab);
+            }
+            Ok(Err(_)) | Err(_) if risk.fails_open() => enqueue(&worker, &rain, bucket, grab),
+            Ok(Err(_)) | Err(_) => {
+                worker.reply_grab(&session, request_id, id, Outcome::Checking, None)
             }
         }
+        session.finished(&worker);
+        worker.flush_dirty();
+    });
+}
+
+/// The user will most likely tap in this rain: the answer may be there by then.
+pub fn ask_ahead(worker: &Worker, session: &Session, rain: &RainView) {
+    let user = session.user().filter(|_| session.edge().is_none());
+    if let (Some(risk), Some(user)) = (&worker.risk, user) {
+        let _ = risk.ask(rain.snapshot.rain, user.as_str()); // only for the memory
     }
+}
+
+fn doubt(verdict: Verdict) -> Option<Doubt> {
+    match verdict {
+        Verdict::Allow => None,
+        Verdict::Hold => Some(Doubt::Hold),
+        Verdict::Deny => Some(Doubt::Deny),
+    }
+}
+
+fn enqueue(worker: &Rc<Worker>, rain: &Arc<RainView>, bucket: usize, grab: Waiting) {
+    let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
+    let session = &grab.session;
+    session.in_flight.set(session.in_flight.get() + 1);
+    worker.in_flight.set(worker.in_flight.get() + 1);
+    if let Err(grab) = lane.push(rain, bucket, grab) {
+        let (id, request_id) = (rain.snapshot.rain, grab.request_id);
+        worker.reply_grab(&grab.session, request_id, id, Outcome::Busy, None);
+        grab.session.finished(worker);
+    }
+}
+
+/// Recorded as closed, after every node's clock: nobody can win.
+fn is_closed(rain: &RainView) -> bool {
+    match rain.snapshot.state {
+        State::Created | State::Ready | State::Open | State::Paused => false,
+        State::Closed | State::Refunded | State::Finished => true,
+    }
+}
+
+/// Whoever could win must have the rain's key. After the close nobody can, and all may learn what they have won.
+fn has_key(rain: &RainView, key: &[u8]) -> bool {
+    let needed = rain.snapshot.grab_key;
+    is_closed(rain) || needed.is_none_or(|needed| needed.opens_with(key))
 }
 
 fn local_answer(
@@ -89,6 +191,7 @@ fn local_answer(
     match session.remembered(rain.snapshot.rain) {
         Some(Remembered::Won(packet)) => return Some((Outcome::AlreadyWon, Some(packet))),
         Some(Remembered::Closed) => return Some((Outcome::Closed, None)),
+        Some(Remembered::Barred) => return Some((Outcome::Barred, None)),
         // In a later version it may be sold out once more: the user may have won what came in between.
         Some(Remembered::SoldOut { version })
             if rain.snapshot.sold_out && rain.snapshot.version == version =>
@@ -114,13 +217,8 @@ fn local_answer(
 }
 
 /// A rain that this gateway has not heard of yet: one read tells whether it exists.
-fn look_up(
-    worker: &Rc<Worker>,
-    session: &Rc<Session>,
-    named: Option<String>,
-    request_id: u64,
-    id: RainId,
-) {
+fn look_up(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, id: RainId) {
+    let request_id = asked.request_id;
     if worker.known_missing(id) {
         return worker.reply_grab(session, request_id, id, Outcome::NoSuchRain, None);
     }
@@ -133,7 +231,7 @@ fn look_up(
     tokio::task::spawn_local(async move {
         let _turn = turn;
         match worker.rains.find(id).await {
-            Ok(Some(rain)) => admit(&worker, &session, named, request_id, &rain),
+            Ok(Some(rain)) => admit(&worker, &session, asked, &rain),
             Ok(None) => {
                 worker.remember_missing(id);
                 worker.reply_grab(&session, request_id, id, Outcome::NoSuchRain, None);

@@ -18,7 +18,7 @@ use crate::clock::now_ms;
 use crate::config::{self, GRAB_BATCH_MAX};
 use crate::rain::{Durability, Packet, RainId};
 use crate::store::bucket_of;
-use crate::store::grab::{self, Answer, Gate, Grabbed};
+use crate::store::grab::{self, Answer, Doubt, Gate, Grabbed};
 use crate::store::link::Link;
 use crate::store::node::Peer;
 use crate::store::route::Replicated;
@@ -31,6 +31,7 @@ pub struct Waiting {
     pub session: Rc<Session>,
     /// Whom an edge session grabs for.
     pub named: Option<String>,
+    pub doubt: Option<Doubt>,
     pub request_id: u64,
     pub since: Instant,
     answered: Cell<bool>,
@@ -41,6 +42,7 @@ impl Waiting {
         Waiting {
             session: session.clone(),
             named,
+            doubt: None,
             request_id,
             since: Instant::now(),
             answered: Cell::new(false),
@@ -169,7 +171,10 @@ impl Lane {
         let call = |peer: &Peer| {
             fsync.set(peer.fsync);
             let users = batch.waiting.iter().map(Waiting::user);
-            grab::call(&view.keys, &peer.run_id, replicated.is_some(), users)
+            let places = batch.waiting.iter().enumerate();
+            let doubts = places.filter_map(|(place, grab)| Some((place, grab.doubt?)));
+            let waits = replicated.is_some();
+            grab::call(&view.keys, &peer.run_id, waits, users, doubts)
         };
         crate::crash::point("grab.before");
         let route = worker.store.route(view.slot);
@@ -255,6 +260,9 @@ impl Lane {
             (Some(Grabbed::Nothing), Gate::Loading | Gate::NotOpen) => (Outcome::NotOpen, None),
             (Some(Grabbed::Nothing), Gate::Paused) => (Outcome::Paused, None),
             (Some(Grabbed::Nothing), Gate::Closed) => (Outcome::Closed, None),
+            (Some(Grabbed::Nothing), Gate::Open) if grab.doubt == Some(Doubt::Deny) => {
+                (Outcome::Barred, None)
+            }
             (Some(Grabbed::Nothing), Gate::Open) => {
                 let until = now_ms() as u64 + worker.settings.empty_memory.as_millis() as u64;
                 rain.buckets[batch.bucket].remember_empty(epoch, until);
@@ -263,10 +271,14 @@ impl Lane {
         };
         match (packet, outcome) {
             (Some(packet), _) => grab.session.remember_won(id, packet),
+            (None, Outcome::Barred) => grab.session.remember_barred(id),
             (None, Outcome::Closed) => grab.session.remember_closed(id),
             (None, Outcome::SoldOut) => grab.session.remember_sold_out(id, rain.snapshot.version),
             (None, Outcome::Missed) => grab.session.remember_empty(id, epoch),
             (None, _) => grab.session.forget(id),
+        }
+        if outcome == Outcome::NotOpen {
+            worker.tapped_early(&grab.session);
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
         if let Some(packet) = packet {

@@ -66,6 +66,7 @@ impl Session {
         // Known as the user's before the inbox is read: what is written meanwhile is pushed.
         worker.users.enter(user, self);
         worker.enter_roll(user, self);
+        worker.still_cooling(self, user);
         inbox::page_after_welcome(worker, self, user, last_message_id);
     }
 
@@ -86,6 +87,7 @@ impl Session {
                 metrics::get().refreshes_accepted.increment(1);
                 let expires_at_ms = identity.credentials.expires_ms;
                 self.set_credentials(identity.credentials);
+                worker.look_again(self);
                 self.send(worker, id, Message::Refreshed(Refreshed { expires_at_ms }));
             }
             Err(error) => {

@@ -4,6 +4,8 @@
 mod admission;
 /// When to look at which session again.
 mod deadlines;
+/// Those who tap before the opening, too often.
+mod early;
 /// Servers that grab for many users over one connection.
 mod edge;
 /// From the accepted connection to a session: limits, PROXY header, TLS handshake.
@@ -16,10 +18,14 @@ mod lane;
 mod limits;
 /// Hello, Refresh, and the end of what they allowed.
 mod login;
+/// How many packets are left.
+mod progress;
 /// What a load balancer says about whom it forwards.
 mod proxy;
 /// The rains this gateway knows, and when to tell clients of them.
 mod rains;
+/// An external service is asked about users.
+pub mod risk;
 /// Who has how many sessions.
 mod roll;
 /// Who watches what.
@@ -53,8 +59,10 @@ use tokio_util::task::TaskTracker;
 use crate::config;
 use crate::store::Store;
 use crate::task;
+use early::Early;
 use limits::{Clock, Doors, UserRates};
 use rains::Rains;
+use risk::Risk;
 use roll::Roll;
 use tls::Certificates;
 use token::TokenKeys;
@@ -87,6 +95,7 @@ impl Gateway {
     pub fn start(
         settings: &config::Gateway,
         tokens: TokenKeys,
+        risk: Option<Arc<Risk>>,
         store: Arc<Store>,
         tasks: &TaskTracker,
     ) -> Result<Gateway, ListenError> {
@@ -111,6 +120,8 @@ impl Gateway {
             settings: settings.clone(),
             tokens: Arc::new(tokens),
             roll: Roll::new(settings.sessions_per_user),
+            early: Early::new(settings),
+            risk,
             rains: rains.clone(),
             store,
             clock,
@@ -121,7 +132,8 @@ impl Gateway {
             drain: drain.clone(),
         });
         let keys = shared.tokens.clone();
-        tasks.spawn(keys.keep(settings.keys_poll, drain.clone()));
+        let keep = keys.keep(settings.keys_poll, drain.clone());
+        task::spawn(tasks, "gateway.keys", keep);
         let news = shared.store.watch_credited(tasks, drain.clone());
         let (mut senders, mut news_senders, mut workers) = (vec![], vec![], vec![]);
         for (number, listener) in listeners.into_iter().enumerate() {

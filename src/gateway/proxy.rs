@@ -148,6 +148,20 @@ mod tests {
         assert_eq!(read("21 00 0000"), Ok(None));
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_header_is_read_beyond_its_end_or_without_its_signature(head: [u8; FIXED], rest in proptest::collection::vec(0u8.., 0..80)) {
+            let mut signed = head;
+            signed[..12].copy_from_slice(&SIGNATURE);
+            for head in [head, signed] {
+                if let Ok(fixed) = fixed(&head) {
+                    assert!(head.starts_with(&SIGNATURE) && fixed.rest <= REST_MAX);
+                    let _ = source(fixed, &rest[..fixed.rest.min(rest.len())]);
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_is_malformed_is_refused() {
         assert_eq!(read("11 11 0000"), Err(HeaderError::Version(1)));

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::now_ms;
 use crate::rain::{RainId, State};
-use crate::store::directory::Snapshot;
+use crate::store::directory::{Progress, Snapshot};
 use crate::store::keys::BucketKeys;
 use crate::store::{Store, StoreError, tags};
 use crate::wire::server_frame::Message;
@@ -145,6 +145,10 @@ impl RainView {
                 title,
                 closes_at_ms: window.closes_at_ms().unwrap_or_default(),
                 server_time_ms,
+                key: self
+                    .snapshot
+                    .grab_key
+                    .map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key.0)),
             }),
             Phase::Closed => Message::RainClosed(RainClosed { rain_id, room }),
         })
@@ -156,7 +160,7 @@ impl RainView {
     }
 }
 
-fn encode(message: Message) -> Bytes {
+pub(super) fn encode(message: Message) -> Bytes {
     wire::frame::encode(&ServerFrame {
         request_id: 0,
         message: Some(message),
@@ -168,6 +172,14 @@ fn encode(message: Message) -> Bytes {
 pub struct Push {
     pub room: Arc<str>,
     pub frame: Bytes,
+    pub rank: Rank,
+}
+
+/// What must be told, and what gives way.
+#[derive(Clone, Copy, Debug)]
+pub enum Rank {
+    News,
+    Progress(Progress),
 }
 
 /// The rains by id. Reading costs no lock.
@@ -268,6 +280,7 @@ impl Rains {
         stop: CancellationToken,
     ) {
         let mut changes = self.store.watch_rains(tasks, stop.clone());
+        let mut progress = self.store.watch_progress(tasks, stop.clone());
         let mut told: HashMap<RainId, (Phase, bool)> = HashMap::new();
         let mut refresh = tokio::time::interval(REFRESH);
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -293,6 +306,7 @@ impl Rains {
                         tracing::debug!(%rain, %error, "a changed rain cannot be read now");
                     }
                 }
+                Some(progress) = progress.recv() => self.tell_progress(progress, &pushes),
                 () = tokio::time::sleep(wait) => {}
             }
             self.tell(&mut told, &pushes).await;
@@ -324,6 +338,7 @@ impl Rains {
                         .send(Push {
                             room: room.clone(),
                             frame: frame.clone(),
+                            rank: Rank::News,
                         })
                         .await;
                 }

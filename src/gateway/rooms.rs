@@ -46,6 +46,10 @@ impl Rooms {
         }
     }
 
+    pub fn count(&self, room: &str) -> usize {
+        self.rooms.borrow().get(room).map_or(0, HashMap::len)
+    }
+
     pub fn watching(&self, room: &str) -> Vec<Rc<Session>> {
         self.rooms
             .borrow()

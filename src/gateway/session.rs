@@ -46,6 +46,8 @@ pub struct Session {
     pub(super) credentials: RefCell<Option<Credentials>>,
     /// Bad tokens offered after Hello.
     pub(super) refusals: Cell<u8>,
+    /// Set for one that tapped too early too often.
+    pub(super) cool_until: Cell<Option<Instant>>,
     /// A frame that has not arrived whole. Empty and without memory otherwise.
     partial: RefCell<Vec<u8>>,
     /// When the frame began that has not arrived whole.
@@ -82,6 +84,7 @@ impl Session {
             edge: OnceCell::new(),
             credentials: RefCell::default(),
             refusals: Cell::new(0),
+            cool_until: Cell::new(None),
             partial: RefCell::default(),
             frame_begun: Cell::new(None),
             paid_until: Cell::new(0),
@@ -137,6 +140,11 @@ impl Session {
             full.increment(1);
         }
         may
+    }
+
+    /// Its client has not taken all that was written for it.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.out.borrow().is_empty()
     }
 
     pub(super) fn closing_since(&self) -> Option<Instant> {
@@ -397,6 +405,8 @@ impl Session {
             let now = crate::clock::now_ms();
             for rain in worker.rains.in_room(&room) {
                 self.send_bytes(worker, &rain.push(rain.phase(now)));
+                // Known before the first tap.
+                admission::ask_ahead(worker, self, &rain);
             }
         }
     }
@@ -418,6 +428,10 @@ impl Session {
         self.remember(rain, Remembered::Closed);
     }
 
+    pub fn remember_barred(&self, rain: RainId) {
+        self.remember(rain, Remembered::Barred);
+    }
+
     pub fn remember_empty(&self, rain: RainId, epoch: u64) {
         self.remember(rain, Remembered::Empty { epoch });
     }
@@ -434,7 +448,7 @@ impl Session {
         // What is final is not replaced by an answer that comes late.
         if matches!(
             self.remembered(rain),
-            Some(Remembered::Won(_) | Remembered::Closed)
+            Some(Remembered::Won(_) | Remembered::Closed | Remembered::Barred)
         ) {
             return;
         }

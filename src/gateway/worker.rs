@@ -12,10 +12,13 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::deadlines::Deadlines;
+use super::early::Early;
 use super::edge::Edges;
 use super::lane::Lane;
 use super::limits::{Clock, Doors, Rate, UserRates};
-use super::rains::{BucketView, Push, RainView, Rains};
+use super::progress::Tellings;
+use super::rains::{BucketView, Phase, Push, RainView, Rains, Rank};
+use super::risk::Risk;
 use super::roll::{Orders, Roll};
 use super::rooms::Rooms;
 use super::session::Session;
@@ -44,6 +47,10 @@ const LOOK_UPS_MAX: usize = 64;
 const INBOX_READS_MAX: usize = 64;
 /// How long a closing session may take to read its last frame.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
+/// Connections accepted before those who are connected get their turn.
+const ACCEPTS_IN_A_ROW: u32 = 4;
+/// Sessions that a sweep looks at before grabs get their turn.
+const SWEEP_SLICE: usize = 16;
 /// After an accept that failed.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(20);
 /// Sessions that a push is written to before grabs get their turn.
@@ -54,6 +61,8 @@ pub struct Shared {
     pub settings: config::Gateway,
     pub tokens: Arc<TokenKeys>,
     pub roll: Roll,
+    pub early: Early,
+    pub risk: Option<Arc<Risk>>,
     pub rains: Arc<Rains>,
     pub store: Arc<Store>,
     pub clock: Clock,
@@ -79,6 +88,7 @@ pub struct Worker {
     lanes: RefCell<Vec<[Vec<Rc<Lane>>; 2]>>,
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
+    pub(super) tellings: RefCell<Tellings>,
     pub(super) users: Users,
     pub(super) edges: Edges,
     pub(super) orders: Arc<Orders>,
@@ -140,7 +150,7 @@ impl Worker {
         let shortest = (settings.hello_timeout)
             .min(settings.idle_timeout)
             .min(settings.frame_timeout);
-        let tick = (shortest / 4).clamp(Duration::from_millis(5), Duration::from_secs(1));
+        let tick = (shortest / 4).clamp(Duration::from_millis(5), Duration::from_millis(100));
         Rc::new(Worker {
             deadlines: Deadlines::new(tick),
             frame_rate: Rate::per_second(settings.frames_per_second),
@@ -153,6 +163,7 @@ impl Worker {
             lanes: RefCell::default(),
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
+            tellings: RefCell::default(),
             users: Users::default(),
             edges: Edges::default(),
             orders: Arc::default(),
@@ -188,6 +199,7 @@ impl Worker {
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let pause = tokio::time::sleep(Duration::ZERO);
         let mut pause = std::pin::pin!(pause);
+        let mut in_a_row = 0;
         loop {
             tokio::select! {
                 () = self.shared.drain.cancelled() => return,
@@ -195,6 +207,10 @@ impl Worker {
                     let wait = match accepted {
                         Ok((stream, peer)) => {
                             self.accept(stream, peer);
+                            in_a_row = (in_a_row + 1) % ACCEPTS_IN_A_ROW;
+                            if in_a_row == 0 {
+                                tokio::task::yield_now().await;
+                            }
                             self.accept_pause()
                         }
                         Err(error) => {
@@ -211,7 +227,7 @@ impl Worker {
                 Some(push) = pushes.recv() => self.push(push).await,
                 Some(news) = news.recv() => self.push_credited(&news).await,
                 () = self.orders.told.notified() => self.close_replaced(),
-                _ = sweep.tick() => self.sweep(),
+                _ = sweep.tick() => self.sweep().await,
             }
         }
     }
@@ -272,31 +288,42 @@ impl Worker {
         }
     }
 
-    /// Closes those whose time is over. All are looked at only when the token keys have changed: somebody may have been revoked.
-    fn sweep(&self) {
-        let now = Instant::now();
-        let mut late = vec![];
-        let keys = self.tokens.generation();
-        let keys_changed = self.keys_seen.replace(keys) != keys;
+    /// Those who are due, each with its next promise; all when the token keys have changed.
+    fn to_look_at(&self, now: Instant, all: bool) -> Vec<Rc<Session>> {
         let sessions = self.sessions.borrow();
+        let mut late = vec![];
         self.deadlines.due(now, |id, tick| {
             // Of several promises for a session the last one counts.
             let session = sessions.get(&id);
             let promised = session.filter(|session| session.looked_at.get() == tick);
             late.extend(promised.cloned());
         });
+        // The next promise first: should one of them panic, the others are not forgotten.
         for session in &late {
             session.looked_at.set(u64::MAX);
+            self.look_again(session);
         }
-        if keys_changed {
-            late = sessions.values().cloned().collect();
+        match all {
+            true => sessions.values().cloned().collect(),
+            false => late,
         }
-        drop(sessions);
-        for session in late {
-            session.end_if_overdue(self, now, keys_changed);
-            self.look_again(&session);
+    }
+
+    /// Closes those whose time is over. All are looked at only when the token keys have changed: somebody may have been revoked.
+    async fn sweep(&self) {
+        let now = Instant::now();
+        let keys = self.tokens.generation();
+        let keys_changed = self.keys_seen.replace(keys) != keys;
+        self.early.sweep(now);
+        let late = self.to_look_at(now, keys_changed);
+        // Many who came together may be due together; grabs get their turn in between.
+        for slice in late.chunks(SWEEP_SLICE) {
+            for session in slice {
+                session.end_if_overdue(self, now, keys_changed);
+            }
+            self.flush_dirty();
+            tokio::task::yield_now().await;
         }
-        self.flush_dirty();
         self.missing
             .borrow_mut()
             .retain(|_, since| since.elapsed() < MISSING_FOR);
@@ -304,6 +331,9 @@ impl Worker {
 
     async fn push(&self, push: Push) {
         crate::crash::bug("worker");
+        if let Rank::Progress(progress) = push.rank {
+            return self.push_progress(&push, progress).await;
+        }
         let watching = self.rooms.watching(&push.room);
         crate::metrics::get()
             .pushes
@@ -344,7 +374,7 @@ impl Worker {
             }
             tokio::select! {
                 () = emptied => {}
-                _ = sweep.tick() => self.sweep(),
+                _ = sweep.tick() => self.sweep().await,
                 () = tokio::time::sleep_until(deadline) => break,
             }
         }
@@ -422,7 +452,9 @@ impl Worker {
     ) {
         let retry_after_ms = match outcome {
             Outcome::NotOpen => self.until_opening_ms(rain),
-            Outcome::Paused | Outcome::Busy | Outcome::Retry => self.retry_after_ms(),
+            Outcome::Paused | Outcome::Busy | Outcome::Retry | Outcome::Checking => {
+                self.retry_after_ms()
+            }
             _ => 0,
         };
         self.reply_grab_raw(
@@ -433,6 +465,17 @@ impl Worker {
             packet,
             retry_after_ms,
         );
+    }
+
+    pub fn cool_down(&self, session: &Rc<Session>, request_id: u64, rain: RainId, left_ms: u32) {
+        let after_ms = left_ms + self.retry_after_ms() / 4;
+        let outcome = Outcome::CoolingDown;
+        // Whoever goes on tapping before the opening waits longer.
+        let early = self.rains.get(rain);
+        if early.is_some_and(|rain| rain.phase(now_ms()) == Phase::Announced) {
+            self.tapped_early(session);
+        }
+        self.reply_grab_raw(session, request_id, rain.get(), outcome, None, after_ms);
     }
 
     pub fn reply_grab_raw(

@@ -15,7 +15,8 @@ macro_rules! select_rains {
     ($rains:literal, $order:literal) => {
         concat!(
             "SELECT r.id, r.title, r.room, r.sponsor, r.split, r.seed, r.salts, r.opens_at_ms, r.duration_ms, r.durability,
-                    r.refund_after_ms, r.state, r.loaded, r.sold_out, r.version, r.created_at_ms, t.split, t.seed, t.loaded
+                    r.refund_after_ms, r.state, r.loaded, r.sold_out, r.version, r.created_at_ms, t.split, t.seed, t.loaded,
+                    r.key_required
              FROM ",
             $rains,
             " AS r LEFT JOIN top_ups AS t ON t.rain_id = r.id ORDER BY ",
@@ -248,8 +249,8 @@ impl Tx {
     ) -> Result<Rain, LedgerError> {
         let request = request_text(new);
         let sql = "INSERT INTO rains (request_key, request, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms,
-                                      durability, refund_after_ms, state, version, created_at_ms)
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10, $11, $12, 1, $13)
+                                      durability, refund_after_ms, state, version, created_at_ms, key_required)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10, $11, $12, 1, $13, $14)
                    ON CONFLICT (request_key) DO NOTHING
                    RETURNING id";
         let values = vec![
@@ -266,6 +267,7 @@ impl Tx {
             new.refund_after_ms.into(),
             State::Created.as_str().into(),
             created_at_ms.into(),
+            i64::from(new.key_required).into(),
         ];
         let Some(row) = self.row(sql, values).await? else {
             return self
@@ -383,7 +385,7 @@ pub(super) fn json_text(value: &impl serde::Serialize) -> String {
 
 /// What was asked for. Kept apart from the columns, which change during the rain's life (opened early, closed early).
 fn request_text(new: &NewRain) -> String {
-    json!({
+    let mut request = json!({
         "title": new.title,
         "room": new.room,
         "sponsor": new.sponsor,
@@ -392,8 +394,12 @@ fn request_text(new: &NewRain) -> String {
         "duration_ms": new.window.duration_ms,
         "durability": new.durability,
         "refund_after_ms": new.refund_after_ms,
-    })
-    .to_string()
+    });
+    // Only where it is asked for: requests that were recorded before there were keys stay the same.
+    if new.key_required {
+        request["key_required"] = true.into();
+    }
+    request.to_string()
 }
 
 /// The rows of `select_rains`.
@@ -443,6 +449,7 @@ fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
         sold_out: row.i64(13)? != 0,
         version: row.i64(14)?,
         created_at_ms: row.i64(15)?,
+        key_required: row.i64(19)? != 0,
     })
 }
 

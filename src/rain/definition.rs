@@ -77,6 +77,41 @@ impl Window {
     }
 }
 
+/// A secret of a rain that its grabs must carry. 32 hex digits as text.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GrabKey(pub [u8; 16]);
+
+impl GrabKey {
+    /// In a time that does not tell how much of it is right.
+    pub fn opens_with(&self, given: &[u8]) -> bool {
+        use subtle::ConstantTimeEq;
+        self.0.ct_eq(given).into()
+    }
+}
+
+/// Not in a log before it is told.
+impl fmt::Debug for GrabKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GrabKey(…)")
+    }
+}
+
+impl TryFrom<String> for GrabKey {
+    type Error = hex::FromHexError;
+    fn try_from(text: String) -> Result<GrabKey, hex::FromHexError> {
+        let mut key = [0; 16];
+        hex::decode_to_slice(text, &mut key)?;
+        Ok(GrabKey(key))
+    }
+}
+
+impl From<GrabKey> for String {
+    fn from(key: GrabKey) -> String {
+        hex::encode(key.0)
+    }
+}
+
 /// A rain as an operator asks for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRain {
@@ -89,6 +124,8 @@ pub struct NewRain {
     pub durability: Durability,
     /// After closing time, how long until what is left goes back to the sponsor by itself, ms.
     pub refund_after_ms: i64,
+    /// A grab must carry a key that is first told when the rain opens.
+    pub key_required: bool,
 }
 
 /// A rain as it is recorded: SQL holds it, steward and settlers work from it.
@@ -105,6 +142,7 @@ pub struct Rain {
     pub window: Window,
     pub durability: Durability,
     pub refund_after_ms: i64,
+    pub key_required: bool,
     pub state: State,
     /// All packets were found to be won. Holds until a top-up.
     pub sold_out: bool,
@@ -114,6 +152,23 @@ pub struct Rain {
 }
 
 impl Rain {
+    /// What a grab must carry, if anything: from the seed, which is random, and secret until the rain is closed.
+    pub fn grab_key(&self) -> Option<GrabKey> {
+        use sha2::{Digest, Sha256};
+        let hash = || {
+            Sha256::new()
+                .chain_update(b"grab key")
+                .chain_update(self.parts.first().seed.0)
+        };
+        self.key_required.then(|| {
+            GrabKey(
+                hash().finalize()[..16]
+                    .try_into()
+                    .expect("16 bytes are 16 bytes"),
+            )
+        })
+    }
+
     /// Marks the rain's buckets in Redis, so that those of another ledger's rain with the same number are told apart. The seed stays
     /// secret: it cannot be found from its hash.
     pub fn fingerprint(&self) -> String {

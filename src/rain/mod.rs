@@ -17,7 +17,7 @@ pub mod split;
 
 pub use cents::{Cents, ParseCentsError};
 pub use claim::{Claim, Packet, ParseClaimError};
-pub use definition::{Durability, NewRain, ParseDurabilityError, Rain, Window};
+pub use definition::{Durability, GrabKey, NewRain, ParseDurabilityError, Rain, Window};
 pub use ids::{IdError, PacketId, RainId, UserId};
 pub use life::{ParseStateError, State, Step, StepError};
 pub use parts::{Part, Parts, PartsAllocation, TOP_UPS_MAX, TopUp, TopUpError};

@@ -7,10 +7,10 @@ use futures_util::future::{join_all, try_join_all};
 use super::load::{Load, Missing};
 use super::{Steward, StewardError};
 use crate::clock::now_ms;
-use crate::rain::{Durability, Rain, State, Step};
+use crate::rain::{Rain, State, Step};
 use crate::store::StoreError;
 use crate::store::bucket::{Census, GateAnswer, Shut};
-use crate::store::directory::Snapshot;
+use crate::store::directory::{Progress, Snapshot};
 
 /// How long what a node was told is taken to stand: after that it is told again, in case the node has forgotten.
 const APPLIED_FOR: Duration = Duration::from_secs(1);
@@ -63,7 +63,9 @@ impl Steward {
                 let topped_up = self.load_top_ups(&rain).await;
                 let balanced = self.balance(&rain).await;
                 applied.and(topped_up).and(balanced)?;
-                if self.is_sold_out(&rain).await? {
+                let census = self.census(&rain).await?;
+                self.tell_progress(&rain, &census).await;
+                if is_sold_out(&rain, &census) {
                     let rain = self.ledger.set_sold_out_if(rain.id, rain.version).await?;
                     if rain.sold_out && !rain.state.is_closed() {
                         self.apply(&rain).await?;
@@ -130,11 +132,7 @@ impl Steward {
         if self.is_applied(rain) {
             return Ok(());
         }
-        // Replicas come and go: each batch of grabs waits for them itself, so a rain that falls is not stopped for one that is away.
-        let weak = match (rain.durability, rain.state) {
-            (Durability::Replicas(_), State::Open | State::Paused) => vec![],
-            (durability, _) => self.store.weaker_than(durability).await,
-        };
+        let weak = self.store.weaker_than(rain.durability).await;
         let (chunks, buckets) = (rain.parts.loaded_chunks(), self.store.buckets(rain));
         let gates = buckets.iter().map(|bucket| {
             // Where a win would not be safe enough nobody may win; the other nodes' users go on.
@@ -155,12 +153,12 @@ impl Steward {
         }
         first_error(answers)?;
         self.tell_weak(rain, &weak);
-        self.remember(rain.id, |applied| {
-            applied.suspicion = None;
-            if weak.is_empty() {
+        if weak.is_empty() {
+            self.remember(rain.id, |applied| {
                 applied.version = Some((rain.version, Instant::now()));
-            }
-        });
+                applied.suspicion = None;
+            });
+        }
         Ok(())
     }
 
@@ -223,11 +221,27 @@ impl Steward {
         Ok(counts.into_iter().fold(Census::default(), Census::plus))
     }
 
-    /// All packets were won, each from a pool that was there, those of top-ups that are not loaded yet among them. A pool that is missing
-    /// is not taken for one that is empty.
-    async fn is_sold_out(&self, rain: &Rain) -> Result<bool, StewardError> {
-        let census = self.census(rain).await?;
-        Ok(census.pool == 0 && census.winners == u64::from(rain.parts.packets()))
+    /// Gateways show how many packets are left. Lost news are replaced by the next.
+    async fn tell_progress(&self, rain: &Rain, census: &Census) {
+        let interval = self.settings.progress_interval;
+        let told = self.applied(rain.id).progress_at;
+        let open = rain.state == State::Open;
+        if !open || told.is_some_and(|at| at.elapsed() < interval) {
+            return;
+        }
+        self.remember(rain.id, |applied| {
+            applied.progress_at = Some(Instant::now())
+        });
+        let packets = rain.parts.packets();
+        let won = u32::try_from(census.winners).unwrap_or(u32::MAX);
+        let progress = Progress {
+            rain: rain.id,
+            packets,
+            remaining: packets.saturating_sub(won),
+        };
+        if let Err(error) = self.store.publish_progress(progress).await {
+            tracing::debug!(rain = %rain.id, %error, "the packets that are left cannot be told now");
+        }
     }
 
     /// A refunded rain is finished when no claim is left in Redis and the audit balances. Its keys then expire.
@@ -274,6 +288,12 @@ impl Steward {
         tracing::info!(rain = %rain.id, "rain finished: settled, refunded, audit balanced");
         Ok(())
     }
+}
+
+/// All packets were won, each from a pool that was there, those of top-ups that are not loaded yet among them. A pool that is missing
+/// is not taken for one that is empty.
+fn is_sold_out(rain: &Rain, census: &Census) -> bool {
+    census.pool == 0 && census.winners == u64::from(rain.parts.packets())
 }
 
 pub(super) fn fault(rain: &Rain, problem: String) -> StewardError {

@@ -51,6 +51,8 @@ struct Applied {
     suspicion: Option<repair::Suspicion>,
     /// Nodes that were said to be too weak for the rain's durability.
     weak_nodes: usize,
+    /// When the gateways were told how many packets are left.
+    progress_at: Option<Instant>,
 }
 
 pub struct Steward {

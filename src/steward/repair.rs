@@ -238,6 +238,8 @@ struct Picture {
     suspects: Vec<Suspect>,
     /// What the ledger has paid, by packet.
     paid: Vec<(UserId, Packet)>,
+    /// What was won and went back to the sponsor all the same.
+    discarded: Vec<(UserId, Packet)>,
 }
 
 impl Picture {
@@ -254,6 +256,7 @@ impl Picture {
             amounts,
             suspects: vec![],
             paid: vec![],
+            discarded: vec![],
         };
         for (number, standing) in standings.iter().enumerate() {
             if standing.is_suspect(rain.parts.loaded_chunks()) {
@@ -320,7 +323,7 @@ impl Picture {
         // What was given back to the sponsor was won all the same: its user has had a turn.
         for (user, packet) in steward.ledger.discarded_claims(rain.id).await? {
             picture.see(rain, &packet, seen::PAID);
-            picture.paid.extend(user.map(|user| (user, packet)));
+            picture.discarded.extend(user.map(|user| (user, packet)));
         }
         Ok(picture)
     }
@@ -408,7 +411,8 @@ impl Picture {
 
     /// Everybody who was paid has had a turn, and is a winner again, so that nobody wins twice.
     fn restore_winners(&mut self, rain: &Rain, buckets: usize, report: &mut Report) {
-        for (user, packet) in std::mem::take(&mut self.paid) {
+        let discarded = std::mem::take(&mut self.discarded);
+        for (user, packet) in std::mem::take(&mut self.paid).into_iter().chain(discarded) {
             let home = bucket_of(rain.id, user.as_str(), buckets);
             let taken = self.places[packet.id.index() as usize] & seen::WON != 0;
             let Some(suspect) = self.suspect(home) else {

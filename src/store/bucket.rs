@@ -504,7 +504,10 @@ impl Bucket {
         &self,
         users: impl Iterator<Item = &'u str> + Clone,
     ) -> Result<Value, StoreError> {
-        let call = |peer: &Peer| super::grab::call(&self.keys, &peer.run_id, false, users.clone());
+        let nobody = std::iter::empty;
+        let call = |peer: &Peer| {
+            super::grab::call(&self.keys, &peer.run_id, false, users.clone(), nobody())
+        };
         self.route.run(&script::GRAB, call).await
     }
 

@@ -8,7 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use super::bucket::text;
 use super::{Store, StoreError, keys, script};
-use crate::rain::{Durability, Rain, RainId, State, Window};
+use crate::rain::{Durability, GrabKey, Rain, RainId, State, Window};
 
 /// What a gateway needs to know of a rain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct Snapshot {
     pub durability: Durability,
     /// Every packet was found to be won: nobody can win until the version changes.
     pub sold_out: bool,
+    /// What a grab must carry; told to clients when the rain opens, and not before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grab_key: Option<GrabKey>,
 }
 
 impl Snapshot {
@@ -39,6 +42,7 @@ impl Snapshot {
             salts: rain.salts.clone(),
             durability: rain.durability,
             sold_out: rain.sold_out,
+            grab_key: rain.grab_key(),
         }
     }
 
@@ -136,5 +140,51 @@ impl Store {
     ) -> mpsc::Receiver<RainId> {
         let read = |text: &str| text.parse().ok();
         self.listen(keys::RAIN_CHANNEL, CHANGES_MAX, read, tasks, stop)
+    }
+}
+
+/// How many packets of a rain are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    pub rain: RainId,
+    pub packets: u32,
+    pub remaining: u32,
+}
+
+/// Counts that wait for a gateway; the next ones are as good as those that are dropped.
+const PROGRESS_WAITING_MAX: usize = 64;
+
+impl Store {
+    /// Tells the gateways; it may be lost.
+    pub async fn publish_progress(&self, progress: Progress) -> Result<(), StoreError> {
+        let Progress {
+            rain,
+            packets,
+            remaining,
+        } = progress;
+        let mut publish = redis::cmd("PUBLISH");
+        publish
+            .arg(keys::PROGRESS_CHANNEL)
+            .arg(format!("{rain}:{packets}:{remaining}"));
+        self.route_of(&keys::rain(rain)).call(&publish).await?;
+        Ok(())
+    }
+
+    /// What stewards have counted, until `stop`.
+    pub fn watch_progress(
+        &self,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+    ) -> mpsc::Receiver<Progress> {
+        let read = |text: &str| {
+            let mut parts = text.split(':');
+            Some(Progress {
+                rain: parts.next()?.parse().ok()?,
+                packets: parts.next()?.parse().ok()?,
+                remaining: parts.next()?.parse().ok()?,
+            })
+        };
+        let (channel, waiting) = (keys::PROGRESS_CHANNEL, PROGRESS_WAITING_MAX);
+        self.listen(channel, waiting, read, tasks, stop)
     }
 }

@@ -5,9 +5,12 @@
 -- KEYS[2] hb:{<tag>}:pool     LIST  packet_id:cents, taken from the right
 -- KEYS[3] hb:{<tag>}:winners  HASH  user -> packet_id:cents
 -- KEYS[4] hb:{<tag>}:claims   LIST  packet_id:cents:user, pushed on the left
+-- KEYS[5] hb:{<tag>}:dead     HASH  packet_id -> at_ms, attempts, claim and reason, separated by tabs
 -- ARGV[1] run_id              of the process that is asked
--- ARGV[2] waits               1 if WAIT follows: then a win that was found is written again. Since Redis 7.2, WAIT waits only for what
---                             its own connection has written, and the win may have come over another one
+-- ARGV[2] waits, suspects     1 if WAIT follows, else 0: then a win that was found is written again. Since Redis 7.2, WAIT waits only for what
+--                             its own connection has written, and the win may have come over another one.
+--                             Behind it, each after a blank, users who are under suspicion by their places from 1: h<place> may win, the
+--                             claim is held for a person to decide, d<place> wins nothing
 -- ARGV[3..] users             text, 1 to 256 of them; a user who stands twice still gets one packet
 --
 -- Returns one string: the gate and its epoch, then one entry per user in ARGV's order, separated by blanks.
@@ -19,17 +22,29 @@
 
 local gate = redis.call('HMGET', KEYS[1], 'state', 'opens_at_ms', 'closes_at_ms', 'epoch', 'hungry', 'run_id')
 local run_id = table.remove(ARGV, 1)
-local waits = table.remove(ARGV, 1) == '1'
+local waits, suspects = string.match(table.remove(ARGV, 1), '^(%d)(.*)$')
+waits = waits == '1'
+local held, denied = {}, {}
+for what, at in string.gmatch(suspects, '(%a)(%d+)') do
+  if what == 'h' then
+    held[ARGV[tonumber(at)]] = true
+  else
+    denied[ARGV[tonumber(at)]] = true
+  end
+end
+if next(held) then
+  redis.call('HLEN', KEYS[5])
+end
 local before = redis.call('HMGET', KEYS[3], unpack(ARGV))
 redis.call('LLEN', KEYS[4]) -- an error here, not between two writes, if it is no list
 
-local letter = 'U'
+local letter, now = 'U', 0
 if gate[1] == 'ready' and gate[6] ~= run_id then
   letter = 'S'
 elseif gate[1] == 'ready' then
   -- Plain numbers are enough: ms since 1970 stay below 2^53.
   local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
   if not tonumber(gate[2]) or now < tonumber(gate[2]) then
     letter = 'N'
   elseif now >= tonumber(gate[3]) then
@@ -53,7 +68,7 @@ for i, user in ipairs(ARGV) do
     found = waits and i
   else
     reply[i + 1] = '-'
-    if letter == 'O' and not place[user] then
+    if letter == 'O' and not place[user] and not denied[user] then
       fresh[#fresh + 1] = user
       place[user] = i
     end
@@ -78,16 +93,27 @@ if left == 0 then
   return table.concat(reply, ' ')
 end
 local packets = redis.call('RPOP', KEYS[2], #fresh)
-local winners, claims = {}, {}
+local winners, claims, letters = {}, {}, {}
 for n, packet in ipairs(packets) do
   local user = fresh[n]
   winners[2 * n - 1] = user
   winners[2 * n] = packet
-  claims[n] = packet .. ':' .. user
+  local claim = packet .. ':' .. user
+  if held[user] then
+    letters[#letters + 1] = string.match(packet, '^%d+')
+    letters[#letters + 1] = string.format('%.0f\t0\t%s\theld: the risk service has doubts about the user', now, claim)
+  else
+    claims[#claims + 1] = claim
+  end
   reply[place[user] + 1] = 'W' .. packet
 end
 redis.call('HSET', KEYS[3], unpack(winners))
-redis.call('LPUSH', KEYS[4], unpack(claims))
+if claims[1] then
+  redis.call('LPUSH', KEYS[4], unpack(claims))
+end
+if letters[1] then
+  redis.call('HSET', KEYS[5], unpack(letters))
+end
 if #fresh < #ARGV then
   -- The second entry of a user who stands twice tells the same packet.
   for i, user in ipairs(ARGV) do

@@ -1,5 +1,7 @@
 //! A batch of grabs in one bucket: the call and the reading of its answer. No I/O.
 
+use std::fmt::Write;
+
 use redis::Cmd;
 
 use super::keys::BucketKeys;
@@ -36,15 +38,41 @@ pub struct Answer<'a> {
     entries: std::str::SplitAsciiWhitespace<'a>,
 }
 
-/// `run_id` is that of the process the call is sent to; `waits` tells that WAIT follows.
+/// A user whom somebody has doubts about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// May win, but a person decides about the money: the claim goes to the dead letters, with the reason `held`.
+    Hold,
+    /// Wins nothing; is told of what was won before.
+    Deny,
+}
+
+/// `run_id` is that of the process the call is sent to; `waits` tells that WAIT follows; `doubts` are by the users' places, from 0.
 pub fn call<'u>(
     keys: &BucketKeys,
     run_id: &str,
     waits: bool,
     users: impl Iterator<Item = &'u str>,
+    doubts: impl Iterator<Item = (usize, Doubt)>,
 ) -> Cmd {
-    let mut cmd = script::GRAB.call(&[&keys.gate, &keys.pool, &keys.winners, &keys.claims]);
-    cmd.arg(run_id).arg(u8::from(waits));
+    let k = keys;
+    let mut cmd = script::GRAB.call(&[&k.gate, &k.pool, &k.winners, &k.claims, &k.dead]);
+    cmd.arg(run_id);
+    let waits = if waits { "1" } else { "0" };
+    let mut doubts = doubts.peekable();
+    if doubts.peek().is_none() {
+        cmd.arg(waits);
+    } else {
+        let mut text = waits.to_owned();
+        for (place, doubt) in doubts {
+            let what = match doubt {
+                Doubt::Hold => 'h',
+                Doubt::Deny => 'd',
+            };
+            let _ = write!(text, " {what}{}", place + 1);
+        }
+        cmd.arg(text);
+    }
     for user in users {
         cmd.arg(user);
     }

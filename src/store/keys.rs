@@ -126,6 +126,9 @@ pub fn rain_lease(id: RainId) -> String {
 /// Channel on which the name of a lease is published when it is released.
 pub const LEASE_CHANNEL: &str = "hb:leases";
 
+/// Channel on which the steward at work on a rain says how many packets are left: `rain:packets:remaining`.
+pub const PROGRESS_CHANNEL: &str = "hb:progress";
+
 /// Channel on which settlers tell the gateways who was credited.
 pub const CREDITED_CHANNEL: &str = "hb:credited";
 

@@ -3,4 +3,7 @@
 /// Four bytes of length, then the message.
 pub mod frame;
 
+#[cfg(test)]
+mod vectors;
+
 include!(concat!(env!("OUT_DIR"), "/hongbao.v1.rs"));

@@ -31,6 +31,7 @@ async fn grab_all(
         let grab = Grab {
             rain_id: rain,
             user: user.clone(),
+            ..Grab::default()
         };
         asked.insert(edge.send(Request::Grab(grab)).await, user.clone());
     }
@@ -169,6 +170,7 @@ async fn an_edge_session_has_limits_of_its_own_and_beyond_them_is_busy() {
         let grab = Grab {
             rain_id: rain.get(),
             user: format!("user-{n}"),
+            ..Grab::default()
         };
         let frame = hongbao::wire::ClientFrame {
             request_id: 1_000 + n,

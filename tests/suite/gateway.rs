@@ -2,6 +2,8 @@
 
 /// The end of a gateway, and moving to another.
 mod drain;
+/// Bytes that nobody would send.
+mod fuzz;
 /// Hostile clients on a real gateway.
 mod limits;
 /// Load balancers that say whom they forward.
@@ -110,6 +112,7 @@ async fn a_rain_opens_and_closes_by_its_times_and_everyone_watching_is_told() {
                 assert!(hongbao::clock::now_ms() >= opens_at_ms + 400);
                 told.push("closed");
             }
+            Message::RainProgress(progress) => assert_eq!(progress.remaining, 10),
             other => panic!("{other:?}"),
         }
     }

@@ -8,6 +8,8 @@ mod support;
 mod admin;
 /// A company's HTTP balance system that misbehaves on command.
 mod balance;
+/// What stands between a script and a packet.
+mod bots;
 /// Claims that wait for a person.
 mod dead_letters;
 /// The doctor and the repair, as an operator uses them.
@@ -24,6 +26,8 @@ mod inbox;
 mod leases;
 /// Every promise of the ledger, on both stores.
 mod ledger;
+/// What is told without being asked for.
+mod pushes;
 /// Whole rains, with crashes in the middle.
 mod rains;
 /// Nodes that come back as another process, with less than they had, or empty.

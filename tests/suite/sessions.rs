@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use hongbao::client::{Client, ClientError, Event, Login, Settings};
+use hongbao::client::{BackoffBounds, Client, ClientError, Event, Login, Settings};
 use hongbao::clock::now_ms;
 use hongbao::gateway::token;
 use hongbao::rain::UserId;
@@ -16,6 +16,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::support::crowd::{assert_paid, crowd};
 use crate::support::eventually;
 use crate::support::server::Server;
 use crate::support::wire::Raw;
@@ -310,4 +311,73 @@ async fn a_new_session_of_a_user_closes_the_oldest_on_whatever_worker_it_is() {
             Message::Pong(_)
         ));
     }
+}
+
+/// What a kill -9 in the middle of a rain leaves of the grabs that were on their way.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_kill_9_of_the_gateway_every_client_learns_its_true_outcome() {
+    let mut server = Server::start(&[]);
+    // Lost replies of won packets are what this is about; a round may have none.
+    for round in 0..10 {
+        let rain = server.open_rain(1_500, 150_000).await;
+        let people = crowd(&server, rain, 60);
+        let settings = Settings {
+            reconnect: BackoffBounds {
+                first_ms: 10,
+                max_ms: 200,
+            },
+            ..Settings::for_edge(vec![server.gateway().to_string()])
+        };
+        let login = Login::with_token(server.edge_token("edge-1"));
+        let (client, _events) = Client::connect(Arc::new(settings), login).await.unwrap();
+        let client = Arc::new(client);
+        let mut grabs = tokio::task::JoinSet::new();
+        for n in 0..2_000 {
+            let client = client.clone();
+            grabs.spawn(async move {
+                let user = UserId::new(&format!("edge-user-{round}-{n}")).unwrap();
+                let tapped = async {
+                    loop {
+                        let reply = client.grab_for(&user, rain).await.unwrap();
+                        if reply.known() != Some(Outcome::Missed) {
+                            return reply;
+                        }
+                        tokio::task::yield_now().await;
+                    }
+                };
+                let reply = tapped.await;
+                (user, reply)
+            });
+        }
+        let first = grabs.join_next().await.unwrap().unwrap();
+        server.kill();
+        server = server.restart();
+        let mut replies = vec![first];
+        while let Some(reply) = grabs.join_next().await {
+            replies.push(reply.unwrap());
+        }
+        let mut told = people.end().await;
+        let mut lost = 0;
+        for (user, reply) in replies {
+            match (reply.known(), reply.packet) {
+                (Some(outcome), Some(packet)) => {
+                    // Each tapped once: whoever had won already had lost the reply.
+                    lost += u32::from(outcome == Outcome::AlreadyWon);
+                    told.insert(user.to_string(), (packet.id.get(), packet.cents.0));
+                }
+                (Some(Outcome::SoldOut), None) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(
+            told.len(),
+            1_500,
+            "everything was won, and told to whoever won it"
+        );
+        assert_paid(&server, rain, &told).await;
+        if lost > 0 {
+            return;
+        }
+    }
+    panic!("no reply was ever lost: this proves nothing");
 }

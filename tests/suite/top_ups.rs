@@ -10,6 +10,7 @@ use hongbao::store::bucket::Bucket;
 use redis::Value;
 
 use crate::support::bench::Bench;
+use crate::support::eventually;
 
 /// The packets of chunk `k` for bucket number `bucket`.
 fn chunk(rain: &Rain, k: u32, bucket: usize) -> Vec<Packet> {
@@ -561,7 +562,7 @@ async fn what_a_node_lost_before_the_opening_is_loaded_again_with_the_top_ups() 
     bench.advance(rain.id).await.unwrap();
     bench.nodes[1].call(&["FLUSHALL"]).await;
     let other = bench.other_steward();
-    crate::support::eventually("the packets to be back", async || {
+    eventually("the packets to be back", async || {
         other.advance(bench.rain(rain.id).await).await.unwrap();
         bench.audit(rain.id).await.balanced.then_some(())
     })

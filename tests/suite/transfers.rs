@@ -1,7 +1,5 @@
 //! Packets that are moved to where people tap, and what a crash half-way leaves behind.
 
-use std::time::Duration;
-
 use hongbao::rain::Rain;
 use hongbao::store::bucket::Bucket;
 use hongbao::store::bucket_of;
@@ -9,7 +7,7 @@ use hongbao::wire::Outcome;
 
 use crate::support::bench::{Bench, give};
 use crate::support::server::Server;
-use crate::support::wire::Raw;
+use crate::support::wire::{Raw, final_outcome};
 
 /// `count` different people whose bucket is `number` tap once.
 async fn tap(bench: &Bench, rain: &Rain, number: usize, prefix: &str, count: usize) {
@@ -154,21 +152,11 @@ async fn a_person_whose_bucket_is_empty_keeps_tapping_and_gets_a_packet_from_ano
     let mut won = 0;
     for user in &users {
         let mut raw = Raw::user(&server, user).await;
-        loop {
-            let result = raw.grab(rain.get()).await;
-            match result.outcome() {
-                Outcome::Won => {
-                    won += 1;
-                    break;
-                }
-                Outcome::Missed => {}
-                Outcome::Busy => {
-                    let wait = Duration::from_millis(u64::from(result.retry_after_ms));
-                    tokio::time::sleep(wait).await; // the protocol asks for it
-                }
-                Outcome::SoldOut => break,
-                other => panic!("{other:?}"),
-            }
+        // Whoever taps as fast as this is told to slow down sometimes.
+        match final_outcome(&mut raw, rain.get()).await.outcome() {
+            Outcome::Won => won += 1,
+            Outcome::SoldOut => {}
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!(won, 96, "people of one bucket won the packets of all");

@@ -200,6 +200,7 @@ impl Run {
             durability: args.durability,
             buckets: args.buckets,
             refund_after_ms: None,
+            key_required: false,
             key: Some(self.key()),
         };
         self.patiently("create the rain", async || {

@@ -256,6 +256,7 @@ impl Person<'_> {
             | Event::Lost { .. }
             | Event::RainAnnounced(_)
             | Event::PacketCredited { .. }
+            | Event::RainProgress(_)
             | Event::UserCredited { .. }
             | Event::Skipped(_) => None,
         }

@@ -227,6 +227,7 @@ impl Engine {
             title: "t".into(),
             closes_at_ms: 0,
             server_time_ms: now_ms(),
+            ..RainOpened::default()
         })
     }
 

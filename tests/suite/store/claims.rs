@@ -277,7 +277,13 @@ async fn a_key_of_the_wrong_type_stops_a_script_before_its_first_write() {
             .await
             .map_or(String::new(), |standing| standing.run_id);
         let calls = [
-            grab::call(k, &run_id, false, ["new", "newer"].into_iter()),
+            grab::call(
+                k,
+                &run_id,
+                false,
+                ["new", "newer"].into_iter(),
+                [(0, grab::Doubt::Hold)].into_iter(),
+            ),
             with(
                 script::LOAD.call(&[&k.gate, &k.pool]),
                 &["1", "mark", &run_id, "21474836489:5"],
@@ -417,4 +423,61 @@ async fn a_full_node_refuses_grabs_but_can_be_emptied_and_closed() {
         .collect();
     assert_eq!(bucket.ack(&claims).await.unwrap(), 3);
     assert_eq!(bucket.close().await.unwrap().winners, 3);
+}
+
+#[tokio::test]
+async fn a_held_win_is_a_dead_letter_from_the_beginning_and_a_denied_user_keeps_an_earlier_win() {
+    let redis = Redis::fit().await;
+    let bucket = bucket_with_claims(&redis, 1).await;
+    let run_id = bucket.standing().await.unwrap().run_id;
+    for index in [1, 2, 3] {
+        let packet = packet(index).to_string();
+        redis.call(&["LPUSH", &bucket.keys.pool, &packet]).await;
+    }
+    let users = ["u0", "odd", "bad", "good", "odd"];
+    let doubts = [
+        (0, grab::Doubt::Deny),
+        (1, grab::Doubt::Hold),
+        (2, grab::Doubt::Deny),
+    ];
+    let call = |_: &hongbao::store::node::Peer| {
+        grab::call(
+            &bucket.keys,
+            &run_id,
+            false,
+            users.into_iter(),
+            doubts.into_iter(),
+        )
+    };
+    let reply = bucket.route.run(&script::GRAB, call).await.unwrap();
+    let Value::BulkString(reply) = reply else {
+        panic!("{reply:?}")
+    };
+    // Rain 5 is 5 × 4294967296 = 21474836480; each packet is worth its index and a cent.
+    let reply = String::from_utf8(reply).unwrap();
+    let entries: Vec<&str> = reply.split(' ').skip(1).collect();
+    let wanted = [
+        "A21474836480:1",
+        "W21474836481:2",
+        "-",
+        "W21474836482:3",
+        "A21474836481:2",
+    ];
+    assert_eq!(entries, wanted);
+    let pool = redis.call(&["LLEN", &bucket.keys.pool]).await;
+    assert_eq!(pool, Value::Int(1), "nobody took the denied user's packet");
+
+    let letters = letters(&bucket).await;
+    assert_eq!(letters.len(), 1);
+    let letter = &letters[0];
+    assert_eq!(letter.claim.to_string(), "21474836481:2:odd");
+    assert_eq!((letter.reason_kind(), letter.attempts), ("held", 0));
+    assert!((letter.at_ms - hongbao::clock::now_ms()).abs() < 60_000);
+    // No settler ever sees it, until a person has decided.
+    let leased =
+        |leased: Vec<(String, u32)>| leased.into_iter().map(|(user, _)| user).collect::<Vec<_>>();
+    assert_eq!(leased(lease(&bucket, NOW, 10).await), ["u0", "good"]);
+    let fields = [letter.field.clone()];
+    assert_eq!(bucket.requeue(Some(NOW), &fields).await.unwrap(), 1);
+    assert_eq!(leased(lease(&bucket, NOW, 10).await), ["odd"]);
 }

@@ -107,6 +107,7 @@ impl Bench {
             },
             durability: Durability::Memory,
             refund_after_ms: 0,
+            key_required: false,
         };
         let salts = |id| self.store.salts(id, self.buckets);
         self.ledger

@@ -117,7 +117,8 @@ impl Redis {
         let _ = self.child.wait();
     }
 
-    fn signal(&self, signal: Signal) {
+    /// SIGSTOP, SIGCONT.
+    pub fn signal(&self, signal: Signal) {
         nix::sys::signal::kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 

@@ -142,6 +142,7 @@ impl Raw {
         let grab = Grab {
             rain_id,
             user: user.into(),
+            ..Grab::default()
         };
         match self.ask(Request::Grab(grab)).await {
             Message::GrabResult(result) => result,
@@ -178,7 +179,12 @@ pub async fn final_outcome(raw: &mut Raw, rain: u32) -> GrabResult {
         let result = raw.grab(rain).await;
         match result.outcome() {
             Outcome::Missed => tokio::task::yield_now().await,
-            Outcome::NotOpen | Outcome::Paused | Outcome::Busy | Outcome::Retry => {
+            Outcome::NotOpen
+            | Outcome::Paused
+            | Outcome::Busy
+            | Outcome::Retry
+            | Outcome::CoolingDown
+            | Outcome::Checking => {
                 let wait = std::time::Duration::from_millis(u64::from(result.retry_after_ms));
                 tokio::time::sleep(wait).await; // the protocol asks for it
             }
