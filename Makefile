@@ -1,6 +1,6 @@
 # make demo and make test do all the set-up on a fresh Debian or Ubuntu machine that has Rust.
 
-.PHONY: help demo test test-crash test-failover bench-settle bench-idle bench-hostile lint build need-build need-redis need-postgres
+.PHONY: help demo test test-crash test-failover bench bench-settle bench-idle bench-hostile lint build need-build need-redis need-postgres need-prometheus
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -10,7 +10,7 @@ demo: need-build need-redis ## Run a whole rain on three Redis nodes and show th
 	@cargo build --release --quiet --workspace --bins
 	@target/release/hongbao demo $(DEMO)
 
-test: need-build need-redis need-postgres ## Run all tests, on real Redis and PostgreSQL servers
+test: need-build need-redis need-postgres need-prometheus ## Run all tests, on real Redis, PostgreSQL and Prometheus servers
 	cargo test --workspace
 
 test-crash: need-build need-redis ## Kill the real process at every crash point, finish the rain, audit; print the verdicts
@@ -18,6 +18,11 @@ test-crash: need-build need-redis ## Kill the real process at every crash point,
 
 test-failover: need-build need-redis ## Cut, kill and promote nodes under load at each level of durability; print what was lost
 	cargo test --features failover --test failover -- --nocapture --test-threads 1
+
+bench: need-build need-redis need-postgres ## Measure against baselines of the same run, about 5 minutes; one alone: make bench BENCH=B1
+	@echo "building (release; some minutes the first time)"
+	@cargo build --release --quiet --workspace --bins
+	@target/release/hongbao-load bench --json target/bench.json $(BENCH)
 
 bench-settle: need-build need-redis need-postgres ## Measure settlement, loading, auditing and splitting in one run
 	cargo test --release --features bench --test bench -- --nocapture --test-threads 1
@@ -44,3 +49,6 @@ need-redis:
 
 need-postgres:
 	@.ci/need initdb postgresql "the production ledger, for the tests"
+
+need-prometheus:
+	@.ci/unpack prometheus "asks every question of the dashboards and alerts, in the tests" prometheus promtool

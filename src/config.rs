@@ -8,6 +8,7 @@ mod network;
 /// Files, environment, flags: who said what, and what is wrong with it.
 mod source;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -49,6 +50,25 @@ pub struct Settings {
     pub admin: Admin,
 }
 
+/// What [`Log::level`] holds, checked.
+struct Directives(String);
+
+impl FromStr for Directives {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Directives, String> {
+        match tracing_subscriber::EnvFilter::try_new(text) {
+            Ok(_) => Ok(Directives(text.to_owned())),
+            Err(error) => Err(format!("{error}; write it like info,hongbao::settle=debug")),
+        }
+    }
+}
+
+impl fmt::Display for Directives {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Gateway,
@@ -70,6 +90,17 @@ impl FromStr for Role {
             "steward" => Ok(Role::Steward),
             "admin" => Ok(Role::Admin),
             _ => Err("is not one of gateway, settle, steward, admin".into()),
+        }
+    }
+}
+
+impl Role {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::Gateway => "gateway",
+            Role::Settle => "settle",
+            Role::Steward => "steward",
+            Role::Admin => "admin",
         }
     }
 }
@@ -375,7 +406,7 @@ impl Settings {
         };
         let mut settings = Settings {
             log: Log {
-                level: r.text("log.level", "info"),
+                level: r.parsed("log.level", Directives("info".into())).0,
                 json: r.flag("log.json", false),
             },
             store: Self::store(r),
@@ -845,10 +876,11 @@ mod tests {
                     "gateway.lissen=127.0.0.1:1",
                     "admin.listen=here",
                     "settle.batch_max=0",
+                    "log.level=info,hongbao=loud",
                     "oops",
                 ]),
         );
-        assert!(text.starts_with("5 faults in the settings:"), "{text}");
+        assert!(text.starts_with("6 faults in the settings:"), "{text}");
         for part in [
             "gateway.workers (environment HONGBAO_GATEWAY__WORKERS): \"none\" is not a number from 1 to 256",
             "gateway.lissen (flag --set gateway.lissen=127.0.0.1:1): is not a setting; did you mean gateway.listen?",

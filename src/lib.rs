@@ -48,6 +48,15 @@ pub mod post;
 /// Chance that spreads people and retries in time.
 pub mod jitter;
 
+/// Log lines: for people or as JSON, counted.
+pub mod log;
+
+/// A process that systemd looks after; its unit, container and production guide.
+pub mod service;
+
+/// What this process uses of the machine.
+pub mod process;
+
 /// Every metric once.
 pub mod metrics;
 

@@ -1,6 +1,9 @@
 //! Every metric once. Handles are made at first use and kept: a counter on the grab path is one atomic addition.
 
-use std::sync::LazyLock;
+use std::fmt::Write;
+use std::sync::{LazyLock, Once};
+use std::thread;
+use std::time::Duration;
 
 use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram,
@@ -8,7 +11,12 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::wire::Outcome;
+use crate::process::Usage;
+use crate::rain::State;
+use crate::wire::{CloseCode, Outcome};
+
+/// How often the samples of histograms are put into their buckets. They pile up until then, 8 bytes each, whether anybody scrapes or not.
+const UPKEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Buckets of the latency histograms, seconds: a batch takes well under a millisecond, a dead node a second.
 const LATENCY_BUCKETS: &[f64] = &[
@@ -22,6 +30,46 @@ const SIZE_BUCKETS: &[f64] = &[
 
 /// Name, kind, what it tells.
 pub const SURFACE: &[(&str, &str, &str)] = &[
+    (
+        "hongbao_build_info",
+        "gauge",
+        "Always 1; the label version tells which program runs.",
+    ),
+    (
+        "hongbao_role",
+        "gauge",
+        "1 for each role of this process, by role: counted over all processes it tells who is left to do which work.",
+    ),
+    (
+        "hongbao_log_lines_total",
+        "counter",
+        "Lines of the log by level: error, warn. A rising error count is worth reading the log for.",
+    ),
+    (
+        "hongbao_process_start_time_seconds",
+        "gauge",
+        "When this process started, seconds since 1970: a change is a restart.",
+    ),
+    (
+        "hongbao_process_cpu_seconds_total",
+        "counter",
+        "Processor time of this process, seconds: a rate of 1 is one core.",
+    ),
+    (
+        "hongbao_process_resident_memory_bytes",
+        "gauge",
+        "Memory of this process that is in RAM.",
+    ),
+    (
+        "hongbao_descriptors",
+        "gauge",
+        "Descriptors this process has open: each session is one.",
+    ),
+    (
+        "hongbao_descriptors_max",
+        "gauge",
+        "Descriptors this process may have open: at the limit nobody can connect.",
+    ),
     (
         "hongbao_sessions",
         "gauge",
@@ -66,11 +114,6 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "hongbao_panics_total",
         "counter",
         "Panics contained, by task: each is a bug to report; the log holds its place.",
-    ),
-    (
-        "hongbao_descriptors_max",
-        "gauge",
-        "Descriptors this process may have open: each session is one.",
     ),
     (
         "hongbao_edge_sessions",
@@ -125,7 +168,7 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
     (
         "hongbao_grab_seconds",
         "histogram",
-        "From a grab's frame to its reply, for grabs that went to Redis.",
+        "From a grab's frame to its reply, for grabs that went to Redis: of each batch the one that waited longest.",
     ),
     (
         "hongbao_grab_batch_users",
@@ -145,7 +188,7 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
     (
         "hongbao_node_up",
         "gauge",
-        "1 if the node answered when it was last connected to, 0 if not, by node: its users get RETRY while it is 0.",
+        "1 if the node answered when it was last connected to, 0 if not, by node: its users get RETRY while it is 0. NaN where a node was before it moved.",
     ),
     (
         "hongbao_redirects_total",
@@ -243,6 +286,26 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "How long the oldest unsettled claim has been seen on its way: rising means that somebody waits for money.",
     ),
     (
+        "hongbao_rains",
+        "gauge",
+        "Rains that are not finished, by state: the same in every process with the role admin.",
+    ),
+    (
+        "hongbao_packets_left",
+        "gauge",
+        "Packets that lie in the pools of rains that are not finished: nobody has won them yet.",
+    ),
+    (
+        "hongbao_pipeline_problems",
+        "gauge",
+        "Places that could not be counted at the last look: while it is not 0, hongbao_claims, hongbao_rains and hongbao_packets_left are too low.",
+    ),
+    (
+        "hongbao_step_failures_total",
+        "counter",
+        "Steps of rains (load, open, balance, close, refund, finish) that a steward could not take, by cause: node (it tries again soon), other (read the log), and list (the ledger did not say which rains there are).",
+    ),
+    (
         "hongbao_audits_total",
         "counter",
         "Audits by verdict: any but balanced is an alarm.",
@@ -253,7 +316,6 @@ pub struct Metrics {
     pub sessions: Gauge,
     pub connections: Counter,
     pub accepts_delayed: Counter,
-    pub descriptors_max: Gauge,
     pub refused_by_session_rate: Counter,
     pub refused_by_user_rate: Counter,
     pub edge_sessions: Gauge,
@@ -290,6 +352,10 @@ pub struct Metrics {
     pub claims_retrying: Gauge,
     pub claims_dead: Gauge,
     pub claim_oldest_seconds: Gauge,
+    pub packets_left: Gauge,
+    pub pipeline_problems: Gauge,
+    pub log_errors: Counter,
+    pub log_warnings: Counter,
     pub inbox_messages: Counter,
     pub inbox_waits: Counter,
     pub inbox_pages_read: Counter,
@@ -308,6 +374,7 @@ impl Metrics {
                 _ => describe_counter!(*name, *text),
             }
         }
+        zero_known_labels();
         let outcome = |code: usize| match Outcome::try_from(code as i32) {
             Ok(outcome) if outcome != Outcome::Unspecified => {
                 counter!("hongbao_grabs_total", "outcome" => outcome.as_str_name())
@@ -318,7 +385,6 @@ impl Metrics {
             sessions: gauge!("hongbao_sessions"),
             connections: counter!("hongbao_connections_total"),
             accepts_delayed: counter!("hongbao_accepts_delayed_total"),
-            descriptors_max: gauge!("hongbao_descriptors_max"),
             refused_by_session_rate: counter!("hongbao_frames_refused_total", "limit" => "session_rate"),
             refused_by_user_rate: counter!("hongbao_frames_refused_total", "limit" => "user_rate"),
             edge_sessions: gauge!("hongbao_edge_sessions"),
@@ -355,6 +421,10 @@ impl Metrics {
             claims_retrying: gauge!("hongbao_claims", "state" => "retrying"),
             claims_dead: gauge!("hongbao_claims", "state" => "dead"),
             claim_oldest_seconds: gauge!("hongbao_claim_oldest_seconds"),
+            packets_left: gauge!("hongbao_packets_left"),
+            pipeline_problems: gauge!("hongbao_pipeline_problems"),
+            log_errors: counter!("hongbao_log_lines_total", "level" => "error"),
+            log_warnings: counter!("hongbao_log_lines_total", "level" => "warn"),
             inbox_messages: counter!("hongbao_inbox_messages_total"),
             inbox_waits: counter!("hongbao_inbox_waits_total"),
             inbox_pages_read: counter!("hongbao_inbox_pages_total", "result" => "read"),
@@ -369,7 +439,15 @@ impl Metrics {
         &self.outcomes[outcome as usize]
     }
 
-    pub fn closed(&self, code: crate::wire::CloseCode) {
+    /// What this process is, once at its start.
+    pub fn started(&self, roles: impl IntoIterator<Item = &'static str>) {
+        gauge!("hongbao_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1);
+        for role in roles {
+            gauge!("hongbao_role", "role" => role).set(1);
+        }
+    }
+
+    pub fn closed(&self, code: CloseCode) {
         counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
     }
 
@@ -397,6 +475,11 @@ impl Metrics {
         gauge!("hongbao_node_up", "node" => node.to_owned()).set(f64::from(u8::from(up)));
     }
 
+    /// No number, rather than "down" for ever: a node that has moved has another name. (Series cannot be taken back.)
+    pub fn node_left(&self, node: &str) {
+        gauge!("hongbao_node_up", "node" => node.to_owned()).set(f64::NAN);
+    }
+
     pub fn redirected(&self, kind: &'static str) {
         counter!("hongbao_redirects_total", "kind" => kind).increment(1);
     }
@@ -413,8 +496,79 @@ impl Metrics {
         }
     }
 
+    pub fn rains(&self, state: State, count: usize) {
+        gauge!("hongbao_rains", "state" => state.as_str()).set(count as f64);
+    }
+
+    pub fn step_failed(&self, cause: &'static str) {
+        counter!("hongbao_step_failures_total", "cause" => cause).increment(1);
+    }
+
     pub fn audited(&self, verdict: &'static str) {
         counter!("hongbao_audits_total", "verdict" => verdict).increment(1);
+    }
+}
+
+/// A series that begins with its first event hides that event: `increase()` sees no step from nothing to 1. So all whose labels are known
+/// begin at 0.
+fn zero_known_labels() {
+    let known: &[(&'static str, &'static str, &[&'static str])] = &[
+        (
+            "hongbao_balance_requests_total",
+            "result",
+            &[
+                "answered",
+                "refused",
+                "failed",
+                "unreadable",
+                "broken",
+                "timed_out",
+                "unreachable",
+            ],
+        ),
+        (
+            "hongbao_connections_refused_total",
+            "reason",
+            &[
+                "gateway_full",
+                "address_full",
+                "address_rate",
+                "handshakes_full",
+                "proxy_header",
+                "tls_handshake",
+                "late",
+            ],
+        ),
+        ("hongbao_tls_handshakes_total", "kind", &["full", "resumed"]),
+        ("hongbao_tls_reloads_total", "result", &["loaded", "broken"]),
+        ("hongbao_redirects_total", "kind", &["moved", "ask", "wait"]),
+        (
+            "hongbao_repair_packets_total",
+            "what",
+            &["restored", "removed", "returned", "not_restored"],
+        ),
+        (
+            "hongbao_audits_total",
+            "verdict",
+            &["balanced", "unbalanced"],
+        ),
+        (
+            "hongbao_step_failures_total",
+            "cause",
+            &["node", "other", "list"],
+        ),
+    ];
+    for (name, label, values) in known {
+        for value in *values {
+            counter!(*name, *label => *value).increment(0);
+        }
+    }
+    counter!("hongbao_repairs_total").increment(0);
+    for code in (0..1_000).filter_map(|code| CloseCode::try_from(code).ok()) {
+        if code != CloseCode::Unspecified {
+            let name = code.as_str_name();
+            counter!("hongbao_connections_closed_total", "code" => name).increment(0);
+        }
     }
 }
 
@@ -427,8 +581,50 @@ pub fn get() -> &'static Metrics {
 
 /// Installs the Prometheus recorder of this process; the handle renders it. Once a process.
 pub fn install() -> Result<PrometheusHandle, BuildError> {
+    crate::process::started();
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), LATENCY_BUCKETS)?
         .set_buckets_for_metric(Matcher::Suffix("_users".into()), SIZE_BUCKETS)?;
-    builder.install_recorder()
+    let handle = builder.install_recorder()?;
+    static UPKEEP: Once = Once::new();
+    UPKEEP.call_once(|| {
+        let handle = handle.clone();
+        // A thread of its own: it must go on when the runtime is busy, since that is when samples pile up.
+        let upkeep = move || loop {
+            thread::sleep(UPKEEP_EVERY);
+            handle.run_upkeep();
+        };
+        let started = thread::Builder::new().name("metrics".into()).spawn(upkeep);
+        started.expect("a process that cannot start a thread cannot serve either");
+    });
+    Ok(handle)
+}
+
+/// What `/metrics` says: the recorder's metrics, and what this process uses at this moment.
+pub fn page(handle: &PrometheusHandle) -> String {
+    let mut page = handle.render();
+    if let Ok(usage) = Usage::now() {
+        let values = [
+            (
+                "hongbao_process_start_time_seconds",
+                usage.started_at_seconds,
+            ),
+            ("hongbao_process_cpu_seconds_total", usage.cpu_seconds),
+            (
+                "hongbao_process_resident_memory_bytes",
+                usage.resident_bytes as f64,
+            ),
+            ("hongbao_descriptors", usage.descriptors as f64),
+            ("hongbao_descriptors_max", usage.descriptors_max as f64),
+        ];
+        for (name, value) in values {
+            let described = SURFACE.iter().find(|(described, ..)| *described == name);
+            let (_, kind, text) = described.expect("every metric is in SURFACE");
+            let _ = write!(
+                page,
+                "# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {value}\n\n"
+            );
+        }
+    }
+    page
 }

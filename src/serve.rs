@@ -23,7 +23,7 @@ use crate::gateway::risk::{Risk, RiskError};
 use crate::gateway::token::{KeysFileError, TokenKeys};
 use crate::gateway::{self, Gateway};
 use crate::ledger::{Balance, Endpoint, EndpointSettings, HttpBalance};
-use crate::ledger::{Ledger, LedgerError, LedgerSettings};
+use crate::ledger::{Ledger, LedgerError, LedgerSettings, without_password};
 use crate::metrics;
 use crate::post::{Trust, TrustError};
 use crate::settle;
@@ -160,6 +160,7 @@ pub async fn start(
         nodes: store.links().iter().map(|link| link.name()).collect(),
         ledger: without_password(&settings.ledger_url()),
     };
+    metrics::get().started(settings.roles.iter().map(|role| role.as_str()));
     let admin = Arc::new(Admin {
         settings: settings.admin.clone(),
         defaults: settings.steward.clone(),
@@ -342,13 +343,6 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::rename(draft, path)
 }
 
-fn without_password(url: &str) -> String {
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
-    }
-}
-
 /// Every session is a descriptor.
 fn raise_descriptor_limit() {
     // Root may go beyond the hard limit, up to what the kernel allows one process; others get what their hard limit allows.
@@ -361,10 +355,7 @@ fn raise_descriptor_limit() {
         None => rlimit::increase_nofile_limit(u64::MAX),
     };
     match raised {
-        Ok(limit) => {
-            metrics::get().descriptors_max.set(limit as f64);
-            tracing::info!(descriptors = limit, "descriptor limit");
-        }
+        Ok(limit) => tracing::info!(descriptors = limit, "descriptor limit"),
         Err(error) => tracing::warn!(%error, "the descriptor limit cannot be raised"),
     }
 }

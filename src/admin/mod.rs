@@ -157,16 +157,15 @@ async fn ready(State(admin): Shared) -> Response {
 }
 
 async fn metrics_page(State(admin): Shared) -> Response {
-    match &admin.metrics {
-        Some(handle) => {
-            handle.run_upkeep();
+    let Some(handle) = admin.metrics.clone() else {
+        return Problem::not_found("this process records no metrics").into_response();
+    };
+    // It reads files of /proc and writes some hundred lines.
+    match tokio::task::spawn_blocking(move || crate::metrics::page(&handle)).await {
+        Ok(page) => {
             let version = "text/plain; version=0.0.4; charset=utf-8";
-            (
-                [(axum::http::header::CONTENT_TYPE, version)],
-                handle.render(),
-            )
-                .into_response()
+            ([(axum::http::header::CONTENT_TYPE, version)], page).into_response()
         }
-        None => Problem::not_found("this process records no metrics").into_response(),
+        Err(error) => Problem::new(500, "no metrics", error.to_string()).into_response(),
     }
 }

@@ -88,6 +88,18 @@ pub async fn watch(admin: Arc<Admin>, stop: CancellationToken) {
         metrics.claims_retrying.set(numbers.retrying as f64);
         metrics.claims_dead.set(numbers.dead as f64);
         metrics.claim_oldest_seconds.set(numbers.oldest_seconds);
+        metrics.packets_left.set(
+            numbers
+                .rains
+                .iter()
+                .map(|rain| rain.census.pool)
+                .sum::<u64>() as f64,
+        );
+        metrics.pipeline_problems.set(numbers.problems.len() as f64);
+        for state in RainState::UNFINISHED {
+            let in_state = numbers.rains.iter().filter(|rain| rain.state == state);
+            metrics.rains(state, in_state.count());
+        }
         *admin
             .pipeline
             .last

@@ -17,9 +17,8 @@ use clap::{Args, Parser, Subcommand};
 
 use hongbao::config::{Settings, Sources};
 use hongbao::gateway::token;
-use hongbao::metrics;
 use hongbao::rain::UserId;
-use hongbao::serve;
+use hongbao::{log, metrics, serve, service};
 
 /// A red-packet rain engine: every packet to exactly one person, every cent exactly once.
 #[derive(Parser)]
@@ -224,13 +223,16 @@ fn token_command(
 }
 
 fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {
-    start_logging(&settings);
-    log_panics();
     let metrics = metrics::install()?;
+    log::start(&settings.log);
+    log_panics();
     let serving = async move {
         let running = serve::start(&settings, Some(metrics)).await?;
         announce(&settings, &running);
+        service::ready(&roles(&settings));
+        tokio::spawn(service::keep_alive());
         wait_for_signal().await?;
+        service::stopping();
         tracing::info!("stopping: sessions are sent away, grabs in flight finish");
         tokio::select! {
             () = running.stop() => {}
@@ -266,17 +268,10 @@ fn log_panics() {
     }));
 }
 
-fn start_logging(settings: &Settings) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&settings.log.level)
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    if settings.log.json {
-        log.json().init()
-    } else {
-        log.init()
-    }
+/// For `systemctl status`.
+fn roles(settings: &Settings) -> String {
+    let roles: Vec<&str> = settings.roles.iter().map(|role| role.as_str()).collect();
+    format!("serving: {}", roles.join(", "))
 }
 
 fn announce(settings: &Settings, running: &serve::Running) {

@@ -18,7 +18,8 @@ pub struct Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({}): {}", self.key, self.origin, self.problem)
+        let text = format!("{} ({}): {}", self.key, self.origin, self.problem);
+        f.write_str(&without_passwords(&text))
     }
 }
 
@@ -165,7 +166,7 @@ impl Reader {
         }
         let shown = self.used.iter();
         Ok(shown
-            .map(|(key, value, origin)| format!("{key} = {value} ({origin})"))
+            .map(|(key, value, origin)| without_passwords(&format!("{key} = {value} ({origin})")))
             .collect())
     }
 
@@ -329,6 +330,29 @@ impl fmt::Display for List {
     }
 }
 
+/// The text, with user and password left out of every address in it: settings and their faults are shown on screens and stand in logs.
+fn without_passwords(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        let end = after.find([' ', '"', '\'', ',', ']', ')']);
+        let (address, later) = after.split_at(end.unwrap_or(after.len()));
+        shown.push_str(before);
+        let address = match address.rsplit_once('@') {
+            Some((_, host)) => format!("…@{host}"),
+            None => address.to_owned(),
+        };
+        // PostgreSQL takes it as a parameter, too.
+        match address.split_once("password=") {
+            Some((before, _)) => shown.push_str(&format!("{before}password=…")),
+            None => shown.push_str(&address),
+        }
+        rest = later;
+    }
+    shown + rest
+}
+
 /// Edit distance (Levenshtein), for hints.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
@@ -343,4 +367,34 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown() {
+        for (text, shown) in [
+            ("workers = 2 (default)", "workers = 2 (default)"),
+            (
+                r#"["redis://anna:s3cret@a:1", "rediss://:s3cret@b:2/0"] (flag --set x)"#,
+                r#"["redis://…@a:1", "rediss://…@b:2/0"] (flag --set x)"#,
+            ),
+            (
+                "postgres://u:p@ss@db/hb (file)",
+                "postgres://…@db/hb (file)",
+            ),
+            (
+                "postgres://db/hb?user=u&password=s3cret&x=1 (file)",
+                "postgres://db/hb?user=u&password=… (file)",
+            ),
+            (
+                "http://127.0.0.1:1/ and redis://b",
+                "http://127.0.0.1:1/ and redis://b",
+            ),
+        ] {
+            assert_eq!(without_passwords(text), shown);
+        }
+    }
 }

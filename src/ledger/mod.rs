@@ -49,7 +49,7 @@ pub use credit::{Refusal, Verdict};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;
 pub use http_balance::{Endpoint, EndpointSettings};
-pub use open::look;
+pub use open::{look, without_password};
 pub use returned::Discard;
 pub use statement::{Cursor, Line};
 pub use top_ups::ToppedUp;

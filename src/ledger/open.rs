@@ -233,7 +233,7 @@ async fn migrate_postgres(pool: &PgPool) -> Result<(), MigrateError> {
 }
 
 /// For texts that people read: everything between the scheme and the last @ of the authority is left out.
-fn without_password(url: &str) -> String {
+pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return url
             .split_once(':')

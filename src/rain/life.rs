@@ -54,6 +54,15 @@ pub struct StepError {
 }
 
 impl State {
+    /// Those that a steward still has work with.
+    pub const UNFINISHED: [State; 6] = [
+        State::Created,
+        State::Ready,
+        State::Open,
+        State::Paused,
+        State::Closed,
+        State::Refunded,
+    ];
     pub const ALL: [State; 7] = [
         State::Created,
         State::Ready,

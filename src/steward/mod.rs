@@ -106,6 +106,7 @@ impl Steward {
                         error = &error as &dyn std::error::Error,
                         "rains cannot be listed; the steward waits"
                     );
+                    crate::metrics::get().step_failed("list");
                     tokio::time::sleep(Duration::from_millis(500)).await;
                     continue;
                 }
@@ -182,10 +183,12 @@ impl Steward {
             Ok(()) => {}
             Err(StewardError::Store(error)) => {
                 tracing::warn!(rain = %id, %error, "a step waits for its node");
+                crate::metrics::get().step_failed("node");
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
             Err(error) => {
                 tracing::error!(rain = %id, error = &error as &dyn std::error::Error, "a step could not be taken");
+                crate::metrics::get().step_failed("other");
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

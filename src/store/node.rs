@@ -195,6 +195,7 @@ impl Node {
         let client = self.reach.client(info)?;
         self.target.send_modify(|target| {
             tracing::warn!(from = %target.name, to = %name, "a node has moved");
+            crate::metrics::get().node_left(&target.name);
             *target = Arc::new(Target {
                 name,
                 client,

@@ -20,6 +20,8 @@ mod edge;
 mod faults;
 /// The wire: what a phone may send, and what it must not.
 mod gateway;
+/// Dashboards and alerts, asked of a real Prometheus.
+mod grafana;
 /// What a user is told after the credit, whoever dies in between.
 mod inbox;
 /// Who may work at something now.
@@ -32,6 +34,8 @@ mod pushes;
 mod rains;
 /// Nodes that come back as another process, with less than they had, or empty.
 mod repair;
+/// What systemd is told, what the log never says, and the files of the service.
+mod service;
 /// Who may have a session, for how long, and how many.
 mod sessions;
 /// A steward and settlers in this process, on nodes that the test can spoil.

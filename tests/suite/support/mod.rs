@@ -10,6 +10,8 @@ pub mod crowd;
 pub mod door;
 /// A private PostgreSQL for the test process.
 pub mod postgres;
+/// A real Prometheus.
+pub mod prometheus;
 /// A link that can be cut.
 pub mod proxy;
 /// Real `redis-server` processes.
