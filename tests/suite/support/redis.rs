@@ -8,7 +8,6 @@ use hongbao::config::{Settings, Sources};
 use hongbao::rain::Durability;
 use hongbao::store::Store;
 use nix::sys::signal::Signal;
-use nix::unistd::Pid;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
 use tempfile::TempDir;
