@@ -13,6 +13,7 @@ use redis::{RedisResult, Value};
 use tempfile::TempDir;
 
 use super::door::Door;
+use super::eventually;
 
 pub struct Redis {
     child: Child,
@@ -148,8 +149,14 @@ impl Redis {
         paths.find(grows).unwrap()
     }
 
-    /// Starts it again on its port and its files.
+    /// Kills it and starts it again on its port and its files. One that lives has first written out what it had to: with `appendfsync
+    /// everysec` Redis holds writes back, up to two seconds, while a flush is under way.
     pub async fn restart(&mut self) {
+        eventually("the append-only file to be written", async || {
+            let held_back = self.info("aof_buffer_length").await;
+            matches!(&*held_back, "" | "0").then_some(())
+        })
+        .await;
         self.kill();
         self.child = spawn(self.port, &self.dir, &self.door, &self.arguments);
         assert!(

@@ -70,10 +70,15 @@ async fn a_node_that_joins_takes_over_all_that_another_has_while_it_rains() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_dies_without_a_replica_costs_its_users_retries_and_nobody_else_anything() {
-    let cover = ["--cluster-require-full-coverage", "no"];
-    let mut cluster = Cluster::start_behind(Default::default(), 3, 0, &cover).await;
+    let more = [
+        "--cluster-require-full-coverage",
+        "no",
+        "--appendfsync",
+        "always",
+    ];
+    let mut cluster = Cluster::start_behind(Default::default(), 3, 0, &more).await;
     let server = start(&cluster.flags());
-    let rain = open(&server, 400, Durability::Memory).await;
+    let rain = open(&server, 400, Durability::Fsync).await;
     let people = arriving(&server, rain);
     people.until_won(60).await;
     cluster.nodes[2].kill();
@@ -92,9 +97,10 @@ async fn a_primary_that_dies_without_a_replica_costs_its_users_retries_and_nobod
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_down_as_a_whole_answers_everybody_retry_until_it_is_up_again() {
-    let mut cluster = Cluster::start(3, 0).await;
+    let always = ["--appendfsync", "always"];
+    let mut cluster = Cluster::start_behind(Default::default(), 3, 0, &always).await;
     let server = start(&cluster.flags());
-    let rain = open(&server, 400, Durability::Memory).await;
+    let rain = open(&server, 400, Durability::Fsync).await;
     let people = arriving(&server, rain);
     people.until_won(60).await;
     cluster.nodes[2].kill();
