@@ -151,7 +151,7 @@ impl Client {
 
     async fn attack(&mut self, mut stream: TcpStream) -> std::io::Result<()> {
         match self.malice {
-            Malice::SlowLoris => loop {
+            Malice::SlowLoris => {
                 // The beginning of a frame of 4,096 bytes, which is allowed, and then a drop at a time.
                 self.send(&mut stream, &[0, 0, 0x10, 0]).await?;
                 loop {
@@ -164,7 +164,7 @@ impl Client {
                         return Err(std::io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-            },
+            }
             Malice::SlowReader => {
                 let hello = Request::Hello(Hello {
                     token: self.token.clone(),

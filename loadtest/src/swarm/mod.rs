@@ -125,6 +125,14 @@ struct Step<'a> {
     requests_left: u64,
 }
 
+/// How runs are cut into slots.
+#[derive(Clone, Copy)]
+struct Series {
+    slot_ms: u64,
+    /// Is told of each when it is over.
+    told: fn(&Slot),
+}
+
 pub struct Swarm<D> {
     pub dialect: D,
     poll: Poll,
@@ -138,8 +146,7 @@ pub struct Swarm<D> {
     in_flight: u64,
     /// Connections with bytes to write that no event will bring up.
     dirty: VecDeque<usize>,
-    /// Length of the slots that a run is cut into, ms, and who is told of each.
-    series: Option<(u64, fn(&Slot))>,
+    series: Option<Series>,
 }
 
 impl<D: Dialect> Swarm<D> {
@@ -167,12 +174,14 @@ impl<D: Dialect> Swarm<D> {
 
     /// From now on runs are cut into slots.
     pub fn with_series(&mut self, slot_ms: u64, told: fn(&Slot)) {
-        self.series = Some((slot_ms, told));
+        self.series = Some(Series { slot_ms, told });
     }
 
     fn tally(&self, start: u64) -> Tally {
         match self.series {
-            Some((slot_ms, told)) => Tally::new(start).with_series(slot_ms, Box::new(told)),
+            Some(Series { slot_ms, told }) => {
+                Tally::new(start).with_series(slot_ms, Box::new(told))
+            }
             None => Tally::new(start),
         }
     }
