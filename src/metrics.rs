@@ -168,7 +168,7 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
     (
         "hongbao_grab_seconds",
         "histogram",
-        "From a grab's frame to its reply, for grabs that went to Redis.",
+        "From a grab's frame to its reply, for grabs that went to Redis: of each batch the one that waited longest.",
     ),
     (
         "hongbao_grab_batch_users",

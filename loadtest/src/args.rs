@@ -1,16 +1,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::TypedValueParser as _;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use hongbao::rain::split::{Rule, Tier};
 use hongbao::rain::{Cents, Durability, RainId};
+
+use crate::scenario::args as scenario;
 
 /// Load generator of hongbao.
 #[derive(Debug, Parser)]
 #[command(
     name = "hongbao-load",
     version,
-    after_help = "Exit codes: 0 the audit balances and every check holds, 1 it does not, 2 wrong arguments, 3 the run could not be carried out."
+    after_help = "Exit codes: 0 the audit balances and every check holds, 1 it does not, 2 wrong arguments, 3 the run could not be carried out, 4 a --bound (or a goal of bench) does not hold."
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -23,6 +26,59 @@ pub enum Scenario {
     #[command(args_override_self = true)]
     // a script's defaults come first, what is added to it wins
     Rain(RainArgs),
+    /// Winning grabs by plan (open loop, with a ramp), or as fast as they are answered; the ledger is checked afterwards.
+    #[command(args_override_self = true)]
+    Grabs(scenario::GrabsArgs),
+    /// A storm of connections.
+    #[command(args_override_self = true)]
+    Connect(scenario::ConnectArgs),
+    /// Hold sessions that only send heartbeats.
+    #[command(args_override_self = true)]
+    Idle(scenario::IdleArgs),
+    /// How soon everybody hears that a rain has opened.
+    #[command(args_override_self = true)]
+    Push(scenario::PushArgs),
+    /// How fast wins become credits.
+    #[command(args_override_self = true)]
+    Settle(scenario::SettleArgs),
+    /// Find the knee: the highest rate with p99 under a bound.
+    #[command(args_override_self = true)]
+    Sweep(scenario::SweepArgs),
+    /// Honest sessions among slow lorises, slow readers and garbage.
+    #[command(args_override_self = true)]
+    Hostile(scenario::HostileArgs),
+    /// Add up the HDR logs of several generators.
+    #[command(args_override_self = true)]
+    Merge(scenario::MergeArgs),
+    /// The benchmarks, each a ratio against a baseline of the same run: starts servers of its own on loopback.
+    Bench(BenchArgs),
+    /// A bare echo server, which the benchmarks compare with.
+    #[command(hide = true)]
+    Echo,
+}
+
+#[derive(Debug, Clone, ClapArgs)]
+pub struct BenchArgs {
+    /// B1 to B9; all of them if none is named.
+    pub names: Vec<String>,
+    /// Every side is measured so often, in turn with the others; the median of the rounds' ratios counts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=99).map(usize::from))]
+    pub rounds: usize,
+    /// How long one round of one side takes.
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    pub length: Duration,
+    /// Sessions of B9; fewer if this process may not open so many descriptors (ulimit -n).
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=400_000))]
+    pub idle_sessions: u32,
+    /// Write machine, table and raw figures as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The server under test; by default the program `hongbao` beside this one.
+    #[arg(long, value_name = "FILE")]
+    pub hongbao: Option<PathBuf>,
+    /// No progress, only the table.
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// How the rain is opened.
@@ -163,7 +219,7 @@ fn rule(text: &str) -> Result<Rule, String> {
 }
 
 /// `30s`, `1500ms`, `2m`, and `30` for seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let fault = || {
         format!(
             "\"{text}\" is not a time like 30s, 1500ms or 2m, of at least 1 ms and at most 24 hours"
@@ -200,8 +256,10 @@ mod tests {
             "secret",
         ];
         let args = Args::try_parse_from(least.iter().chain(more))?;
-        let Scenario::Rain(args) = args.scenario;
-        Ok(args)
+        match args.scenario {
+            Scenario::Rain(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

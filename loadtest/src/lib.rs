@@ -4,20 +4,40 @@
 
 /// The command line.
 pub mod args;
+/// The benchmarks.
+pub mod bench;
+/// The report as a page.
+mod html;
 /// How a person behaves, from a seed.
 mod human;
+/// Ctrl-C.
+mod interrupt;
+/// The highest rate that keeps a bound.
+mod knee;
+/// Descriptors.
+mod limits;
 /// Counts and latencies while it runs.
 mod meter;
 /// The scenario `rain`: a whole life of a rain, seen from outside.
 pub mod rain;
+/// A rain for a measurement.
+mod rains;
+/// What came of a scenario.
+pub mod record;
 /// What came of it, for people and for machines.
 pub mod report;
+/// The scenarios besides `rain`.
+pub mod scenario;
 /// What a person sees while it runs.
 mod show;
+/// Connections by the thousand, cheaply.
+pub mod swarm;
 /// Session tokens.
 mod tokens;
 
 use std::path::PathBuf;
+
+pub use record::Verdict;
 
 use args::{Args, Scenario};
 use hongbao::client::ClientError;
@@ -52,6 +72,20 @@ pub enum LoadError {
     },
     #[error("user {user} cannot get a session: {source}")]
     Session { user: String, source: ClientError },
+    /// Benchmarks that have no result.
+    #[error("{0}")]
+    Bench(String),
+    #[error("the generator cannot {doing}: {source}")]
+    Generator {
+        doing: &'static str,
+        source: std::io::Error,
+    },
+    #[error("{ready} of {wanted} sessions came up: {faults}")]
+    Sessions {
+        ready: usize,
+        wanted: usize,
+        faults: String,
+    },
     #[error("interrupted")]
     Interrupted,
 }
@@ -63,9 +97,30 @@ impl LoadError {
     }
 }
 
-/// Carries out what the command line says. Returns whether every check held and the audit was balanced.
-pub async fn run(args: Args) -> Result<bool, LoadError> {
+/// Carries out what the command line says.
+pub async fn run(args: Args) -> Result<Verdict, LoadError> {
+    let good = |good: bool| if good { Verdict::Good } else { Verdict::Broken };
     match args.scenario {
-        Scenario::Rain(args) => rain::run(args).await,
+        Scenario::Rain(args) => rain::run(args).await.map(good),
+        Scenario::Grabs(args) => scenario::grabs(args).await,
+        Scenario::Connect(args) => scenario::connect(args),
+        Scenario::Idle(args) => scenario::idle(args),
+        Scenario::Push(args) => scenario::push(args).await,
+        Scenario::Settle(args) => scenario::settle(args).await,
+        Scenario::Sweep(args) => scenario::sweep(args).await,
+        Scenario::Hostile(args) => scenario::hostile(args).await,
+        Scenario::Merge(args) => scenario::merge(args),
+        Scenario::Bench(args) => bench::run(args).await,
+        Scenario::Echo => match bench::echo::serve() {
+            Ok(()) => Ok(Verdict::Good),
+            Err(error) => Err(LoadError::Bench(format!("the echo server: {error}"))),
+        },
     }
+}
+
+fn write_file(path: &std::path::Path, bytes: &[u8]) -> Result<(), LoadError> {
+    std::fs::write(path, bytes).map_err(|source| LoadError::Unwritable {
+        path: path.to_owned(),
+        source,
+    })
 }

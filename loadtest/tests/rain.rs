@@ -13,7 +13,7 @@ async fn rain(lie: Lie, more: &[&str]) -> Result<(bool, Value), LoadError> {
     let server = StandIn::start(lie).await;
     let folder = tempfile::tempdir().unwrap();
     let args = Args::parse_from(server.args(folder.path(), more));
-    let good = hongbao_load::run(args).await?;
+    let good = hongbao_load::run(args).await? == hongbao_load::Verdict::Good;
     let report = std::fs::read(folder.path().join("report.json")).unwrap();
     Ok((good, serde_json::from_slice(&report).unwrap()))
 }

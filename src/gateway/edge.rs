@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 use super::session::Session;
@@ -25,9 +26,30 @@ pub struct Edge {
 /// Packets whose credit is to be pushed, at most `gateway.edge_awaited_max`; beyond that the oldest is left to the inbox.
 #[derive(Default)]
 struct Awaited {
-    packets: HashSet<PacketId>,
+    packets: HashSet<PacketId, BuildHasherDefault<PacketHasher>>,
     /// In the order of their coming; one that was pushed stays here until it is the oldest.
     order: VecDeque<PacketId>,
+}
+
+/// Packet ids are made here, so nobody can choose them to collide: one multiplication does, where the standard hasher took a tenth of the thread's
+/// time under load. The middle bits of the product are the best mixed ones.
+#[derive(Default)]
+struct PacketHasher(u64);
+
+impl Hasher for PacketHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = id.wrapping_mul(0x9e37_79b9_7f4a_7c15); // 2^64 divided by the golden ratio
+    }
+
+    fn finish(&self) -> u64 {
+        self.0.rotate_left(26)
+    }
 }
 
 impl Awaited {

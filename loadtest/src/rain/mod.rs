@@ -63,10 +63,7 @@ pub async fn run(args: RainArgs) -> Result<bool, LoadError> {
     let report = outcome?;
     if let Some(path) = &run.args.json {
         let json = serde_json::to_string_pretty(&report).expect("a report is plain data");
-        std::fs::write(path, json + "\n").map_err(|source| LoadError::Unwritable {
-            path: path.clone(),
-            source,
-        })?;
+        crate::write_file(path, (json + "\n").as_bytes())?;
     }
     let summary = report.summary(run.show.paint_for_stdout());
     let mut stdout = std::io::stdout().lock();

@@ -6,7 +6,6 @@ use std::time::SystemTime;
 
 use hongbao::client::admin::AdminClient;
 use hongbao::client::{BackoffBounds, Settings};
-use rlimit::Resource;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -15,6 +14,7 @@ use super::session::{Crew, Stage, Step};
 use crate::LoadError;
 use crate::args::RainArgs;
 use crate::human::Temper;
+use crate::limits::allow_descriptors;
 use crate::meter::Meter;
 use crate::show::Show;
 use crate::tokens::{Signer, read_text};
@@ -85,17 +85,6 @@ impl Run {
             people: JoinSet::new(),
         })
     }
-}
-
-/// Raises this process's limit of open descriptors, beyond its hard limit if the system lets us. Returns what it is then.
-fn allow_descriptors(wanted: u64) -> u64 {
-    let Ok((_, hard)) = Resource::NOFILE.get() else {
-        return u64::MAX; // no such limit here
-    };
-    if hard < wanted && Resource::NOFILE.set(wanted, wanted).is_ok() {
-        return wanted;
-    }
-    rlimit::increase_nofile_limit(wanted).unwrap_or(hard)
 }
 
 /// How many loopback addresses to connect from: none of our choosing when a gateway is elsewhere.

@@ -18,7 +18,13 @@ use crate::support::wire::Raw;
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         Just(Request::Ping(Ping {})),
-        (any::<u32>(), ".{0,80}").prop_map(|(rain_id, user)| Request::Grab(Grab { rain_id, user })),
+        (any::<u32>(), ".{0,80}", ".{0,40}").prop_map(|(rain_id, user, key)| {
+            Request::Grab(Grab {
+                rain_id,
+                user,
+                key: key.into_bytes().into(),
+            })
+        }),
         ".{0,100}".prop_map(|room| Request::Watch(Watch { room })),
         (any::<(u64, u32)>(), ".{0,80}").prop_map(|((after_message_id, limit), user)| {
             Request::Inbox(Inbox {

@@ -117,7 +117,7 @@ impl Redis {
 
     /// SIGSTOP, SIGCONT.
     pub fn signal(&self, signal: Signal) {
-        nix::sys::signal::kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
     /// How long its append-only file is now: what [`Redis::roll_back`] cuts it to.

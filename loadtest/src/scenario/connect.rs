@@ -1,0 +1,26 @@
+use super::args::ConnectArgs;
+use super::{Field, finish};
+use crate::LoadError;
+use crate::record::{Record, Verdict};
+use crate::swarm::dialect::{Ask, Who};
+
+/// A storm: sessions as fast as they are let in, or at a rate. A latency is from the first packet to the Welcome.
+pub fn connect(args: ConnectArgs) -> Result<Verdict, LoadError> {
+    let field = Field::new(&args.target, &args.output)?;
+    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?)?;
+    let tally = field.connect(&mut swarm, args.sessions, args.rate, args.within)?;
+    let title = format!("{} connections", args.sessions);
+    let mut record = Record::new("connect", &title, field.seed, tally);
+    let ready = swarm.ready();
+    record.sessions = ready;
+    record.planned = args.sessions.into();
+    record.sent = args.sessions.into();
+    // Every answer is a Welcome.
+    record.outcomes = vec![("Welcome".to_owned(), record.answered)];
+    record.check(
+        "every session came up",
+        ready == args.sessions as usize,
+        || format!("{ready} of {} did", args.sessions),
+    );
+    finish(record, &args.output)
+}

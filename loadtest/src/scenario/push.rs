@@ -1,0 +1,76 @@
+use std::time::Duration;
+
+use super::args::PushArgs;
+use super::{Field, finish, generator};
+use crate::LoadError;
+use crate::record::{Latency, Record, Verdict, curve};
+use crate::swarm::dialect::{Ask, Who};
+use crate::swarm::tally::Tally;
+
+/// How long one push may take to reach everybody.
+const PUSH_MAX: Duration = Duration::from_secs(30);
+/// What is still on its way after a session came up: Watching, RainAnnounced.
+const CALM: Duration = Duration::from_millis(500);
+
+/// Opens rains in a room that everybody watches. A latency is from the gateway's sending RainOpened (by its clock, which must be ours) to its being
+/// read, with one thread reading for all.
+pub async fn push(args: PushArgs) -> Result<Verdict, LoadError> {
+    let connect = &args.connect;
+    let field = Field::new(&connect.target, &connect.output)?;
+    let admin = field.admin(&args.admin)?;
+    let mut dialect = field.dialect(Who::Own, Ask::Ping)?;
+    dialect.room = field.room();
+    let mut swarm = field.swarm(dialect)?;
+    let connected = field.connect(&mut swarm, connect.sessions, connect.rate, connect.within)?;
+    let ready = swarm.ready();
+    let mut all = Tally::new(0);
+    let (mut heard, mut seconds) = (0, 0.0);
+    for time in 0..args.times {
+        let rain = field
+            .ready_rain(&admin, &args.admin, &format!("p{time}"), 1)
+            .await?;
+        swarm.listen(CALM, |_| false).map_err(generator("listen"))?;
+        // Opened by another thread: this one must be listening by then.
+        let opener = admin.clone();
+        let opening = tokio::spawn(async move { opener.open_rain(rain).await });
+        let told = swarm
+            .listen(PUSH_MAX, |tally| tally.push_lags.len() >= ready as u64)
+            .map_err(generator("listen"))?;
+        let opened = opening.await.expect("it does not panic");
+        opened.map_err(|source| LoadError::Admin {
+            doing: "open the rain",
+            source,
+        })?;
+        heard += told.push_lags.len();
+        seconds += told.seconds();
+        let _ = all.push_lags.add(&told.push_lags); // the same bounds, so it fits
+        let closed = admin.close_rain(rain).await;
+        closed.map_err(|source| LoadError::Admin {
+            doing: "close the rain",
+            source,
+        })?;
+        if crate::interrupt::is_set() {
+            break;
+        }
+    }
+    let lags = std::mem::replace(&mut all.push_lags, crate::meter::histogram_us());
+    let title = format!("RainOpened to {ready} sessions, {} times", args.times);
+    let mut record = Record::new("push", &title, field.seed, all);
+    record.sessions = ready;
+    record.seconds = seconds;
+    record.planned = ready as u64 * u64::from(args.times);
+    record.answered = heard;
+    record.per_second = heard as f64 / seconds.max(1e-9);
+    record.failed = connected.failed;
+    record.latency_ms = Latency::of(&lags);
+    record.curve = curve(&lags);
+    record.histogram = lags;
+    let (planned, wanted) = (record.planned, connect.sessions as usize);
+    record.check("every session came up", ready == wanted, || {
+        format!("{ready} of {wanted} did")
+    });
+    record.check("everybody heard of every opening", heard == planned, || {
+        format!("{heard} of {planned} pushes came")
+    });
+    finish(record, &connect.output)
+}

@@ -1,0 +1,256 @@
+//! The scenarios against a real server, in this process, on a Redis of its own.
+
+use std::path::Path;
+
+use clap::Parser;
+use hongbao::config::{Settings, Sources};
+use hongbao::serve::{self, Running};
+use hongbao_load::args::Args;
+use hongbao_load::{LoadError, Verdict};
+use serde_json::Value;
+use tempfile::TempDir;
+
+struct Server {
+    dir: TempDir,
+    running: Running,
+}
+
+impl Server {
+    async fn start() -> Server {
+        // The path of a node's socket has to fit into 107 bytes.
+        let dir = tempfile::Builder::new()
+            .prefix("hl-")
+            .tempdir_in("/tmp")
+            .unwrap();
+        let sources = Sources::default()
+            .flag(
+                "test",
+                "server.data_dir",
+                Some(dir.path().display().to_string()),
+            )
+            .flags([
+                "gateway.listen=127.0.0.1:0",
+                "admin.listen=127.0.0.1:0",
+                "store.managed_nodes=1",
+            ]);
+        let settings = Settings::read(sources).unwrap().0;
+        let running = serve::start(&settings, None).await.unwrap();
+        Server { dir, running }
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// Runs a scenario; its verdict and what it wrote.
+    async fn run(&self, scenario: &str, more: &[&str]) -> Result<(Verdict, Value), LoadError> {
+        let addresses = &self.running.addresses;
+        let mut words = vec!["hongbao-load".to_owned(), scenario.to_owned()];
+        let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        add("--gateway", addresses.gateway.unwrap().to_string());
+        add("--token-secret-file", self.file("token-secret"));
+        if ["grabs", "push", "settle", "sweep"].contains(&scenario) {
+            add("--admin", format!("http://{}", addresses.admin.unwrap()));
+            add("--api-key-file", self.file("api-key"));
+        }
+        for kind in ["json", "csv", "html", "hdr"] {
+            add(&format!("--{kind}"), self.file(&format!("out.{kind}")));
+        }
+        words.push("--quiet".to_owned());
+        words.extend(more.iter().map(|word| (*word).to_owned()));
+        let verdict = hongbao_load::run(Args::parse_from(words)).await?;
+        let json = std::fs::read(self.file("out.json")).unwrap();
+        Ok((verdict, serde_json::from_slice(&json).unwrap()))
+    }
+
+    async fn good(&self, scenario: &str, more: &[&str]) -> Value {
+        let (verdict, record) = self.run(scenario, more).await.unwrap();
+        assert_eq!(verdict, Verdict::Good, "{record:#}");
+        record
+    }
+
+    async fn stop(self) {
+        self.running.stop().await;
+    }
+}
+
+fn count(record: &Value, name: &str) -> u64 {
+    record[name].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grabs_by_plan_win_are_credited_and_written_down_in_every_form() {
+    let server = Server::start().await;
+    let flags = [
+        "--rate",
+        "500",
+        "--length",
+        "2s",
+        "--ramp",
+        "1s",
+        "--sessions",
+        "10",
+        "--seed",
+        "5",
+    ];
+    let record = server.good("grabs", &flags).await;
+    // 250 in the ramp and 500 after it, with a standard deviation of 27.
+    let planned = count(&record, "planned");
+    assert!((600..900).contains(&planned), "{planned}");
+    assert_eq!(record["outcomes"]["WON"], planned);
+    assert_eq!(count(&record, "answered"), planned);
+    assert_eq!(record["seed"], 5);
+
+    let csv = std::fs::read_to_string(server.file("out.csv")).unwrap();
+    let answered: u64 = csv
+        .lines()
+        .skip(1)
+        .map(|line| line.split(',').nth(2).unwrap().parse::<u64>().unwrap())
+        .sum();
+    assert_eq!(answered, planned);
+    let html = std::fs::read_to_string(server.file("out.html")).unwrap();
+    assert!(html.contains("<svg") && html.contains("Every check and every bound holds"));
+
+    // Two generators as one: twice the answers, the same percentiles.
+    let hdr = server.file("out.hdr");
+    let merged = server.file("merged.json");
+    let words = [
+        "hongbao-load",
+        "merge",
+        &hdr,
+        &hdr,
+        "--json",
+        &merged,
+        "--quiet",
+    ];
+    let verdict = hongbao_load::run(Args::parse_from(words)).await.unwrap();
+    assert_eq!(verdict, Verdict::Good);
+    let merged: Value = serde_json::from_slice(&std::fs::read(merged).unwrap()).unwrap();
+    assert_eq!(count(&merged, "answered"), 2 * planned);
+    assert_eq!(merged["latency_ms"]["p99"], record["latency_ms"]["p99"]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_loop_and_a_bound_that_does_not_hold() {
+    let server = Server::start().await;
+    let flags = [
+        "--closed",
+        "2",
+        "--length",
+        "1s",
+        "--sessions",
+        "5",
+        "--packets",
+        "20000",
+    ];
+    let beyond = ["--bound", "p50<=0.0001", "--bound", "rate>=1"];
+    let (verdict, record) = server
+        .run("grabs", &[&flags[..], &beyond].concat())
+        .await
+        .unwrap();
+    assert_eq!(verdict, Verdict::BeyondThreshold, "{record:#}");
+    let kept: Vec<&Value> = record["thresholds"].as_array().unwrap().iter().collect();
+    assert_eq!(
+        (&kept[0]["kept"], &kept[1]["kept"]),
+        (&false.into(), &true.into())
+    );
+    assert!(count(&record, "answered") > 10);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_come_in_a_storm_are_held_and_hear_of_openings() {
+    let server = Server::start().await;
+    let record = server.good("connect", &["--sessions", "300"]).await;
+    assert_eq!(record["outcomes"]["Welcome"], 300);
+    assert!(record["latency_ms"]["max"].as_f64().unwrap() > 0.0);
+
+    let pid = std::process::id().to_string();
+    let flags = [
+        "--sessions",
+        "100",
+        "--length",
+        "1s",
+        "--heartbeat",
+        "500ms",
+        "--pid",
+        &pid,
+    ];
+    let record = server.good("idle", &flags).await;
+    // 100 sessions, each twice a second.
+    let pings = count(&record, "answered");
+    assert!((190..=200).contains(&pings), "{pings}");
+    assert!(record["figures"]["KiB a session"].is_number());
+
+    let record = server
+        .good("push", &["--sessions", "100", "--times", "2"])
+        .await;
+    assert_eq!(count(&record, "answered"), 200);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wins_become_credits_and_a_sweep_finds_a_knee() {
+    let server = Server::start().await;
+    let record = server.good("settle", &["--packets", "2000"]).await;
+    assert_eq!(record["outcomes"]["WON"], 2_000);
+    let flags = [
+        "--from",
+        "100",
+        "--to",
+        "150",
+        "--length",
+        "500ms",
+        "--sessions",
+        "10",
+        "--p99-max",
+        "1000",
+    ];
+    let record = server.good("sweep", &flags).await;
+    assert_eq!(record["knee"], 150.0);
+    assert_eq!(record["trials"].as_array().unwrap().len(), 2);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_clients_cost_the_honest_no_session() {
+    let server = Server::start().await;
+    let flags = [
+        "--sessions",
+        "20",
+        "--rate",
+        "200",
+        "--slow-loris",
+        "10",
+        "--slow-readers",
+        "10",
+        "--garbage",
+        "10",
+        "--length",
+        "1s",
+        "--factor-max",
+        "1000",
+    ];
+    let record = server.good("hostile", &flags).await;
+    assert!(record["figures"]["hostile connections"].as_f64().unwrap() >= 20.0);
+    assert_eq!(count(&record, "lost"), 0);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_cannot_begin_says_why() {
+    let server = Server::start().await;
+    let no_secret = server
+        .run("connect", &["--token-secret-file", "/nowhere"])
+        .await;
+    assert!(no_secret.err().unwrap().is_usage());
+    let secret = server.file("other-secret");
+    std::fs::write(Path::new(&secret), "ab".repeat(32)).unwrap();
+    let refused = server
+        .run("grabs", &["--token-secret-file", &secret, "--length", "1s"])
+        .await;
+    let refused = refused.err().unwrap().to_string();
+    assert!(refused.contains("0 of 200 sessions came up"), "{refused}");
+    server.stop().await;
+}
