@@ -53,6 +53,7 @@ pub async fn ready(api: &AdminClient, order: &Order<'_>) -> Result<RainId, LoadE
         refund_after_ms: None,
         key_required: false,
         key: Some(order.key.to_owned()),
+        key_required: false,
     };
     let rain = api
         .create_rain(&rain)

@@ -289,6 +289,7 @@ mod tests {
             let grab = Grab {
                 rain_id: rain,
                 user: name.unwrap_or_default(),
+                key: Default::default(),
             };
             put(id.into(), Request::Grab(grab), &mut theirs);
             assert_eq!(ours, theirs);
