@@ -75,12 +75,12 @@ mod tests {
     fn an_open_file_is_one_descriptor_more() {
         started();
         let before = Usage::now().unwrap();
-        let files: Vec<fs::File> = (0..1_000)
+        let files: Vec<fs::File> = (0..200)
             .map(|_| fs::File::open("/dev/null").unwrap())
             .collect();
         let after = Usage::now().unwrap();
-        // Other tests open and close files meanwhile, though not hundreds.
-        assert!(after.descriptors > before.descriptors + 500);
+        // Other tests open and close files meanwhile, though not as many.
+        assert!(after.descriptors > before.descriptors + 100);
         assert!(after.descriptors <= after.descriptors_max);
         drop(files);
     }
@@ -90,7 +90,7 @@ mod tests {
         started();
         let usage = Usage::now().unwrap();
         assert!(usage.cpu_seconds > 0.0 && usage.resident_bytes > 1024 * 1024);
-        let now = crate::clock::now_ms() as f64 / 1e3;
+        let now = (crate::clock::now_ms() + 1) as f64 / 1e3; // whole milliseconds: the rest is cut off
         assert!(usage.started_at_seconds <= now && usage.started_at_seconds > now - 3_600.0);
     }
 }
