@@ -53,7 +53,6 @@ pub async fn ready(api: &AdminClient, order: &Order<'_>) -> Result<RainId, LoadE
         refund_after_ms: None,
         key_required: false,
         key: Some(order.key.to_owned()),
-        key_required: false,
     };
     let rain = api
         .create_rain(&rain)
