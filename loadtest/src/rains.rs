@@ -51,7 +51,6 @@ pub async fn ready(api: &AdminClient, order: &Order<'_>) -> Result<RainId, LoadE
         durability: order.durability,
         buckets: order.buckets,
         refund_after_ms: None,
-        key_required: false,
         key: Some(order.key.to_owned()),
     };
     let rain = api
