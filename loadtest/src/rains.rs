@@ -52,6 +52,7 @@ pub async fn ready(api: &AdminClient, order: &Order<'_>) -> Result<RainId, LoadE
         buckets: order.buckets,
         refund_after_ms: None,
         key: Some(order.key.to_owned()),
+        key_required: false,
     };
     let rain = api
         .create_rain(&rain)
