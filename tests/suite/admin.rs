@@ -17,7 +17,10 @@ fn problem(error: AdminError) -> (u16, String) {
 
 #[tokio::test]
 async fn a_rain_whose_numbers_cannot_work_is_refused_with_the_reason() {
-    let server = Server::start(&["store.managed_nodes=1"]);
+    let server = Server::start(&[
+        "store.managed_nodes=1",
+        "store.managed_appendfsync=everysec",
+    ]);
     let admin = server.admin();
     admin.create_sponsor("acme").await.unwrap();
     admin.deposit("acme", Cents(1_000), "d").await.unwrap();
