@@ -361,11 +361,16 @@ pub struct LeaseTerms {
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub listen: SocketAddr,
+    /// The secret of the key `bootstrap`, which may do everything: for whoever runs the server.
     pub api_key_file: PathBuf,
+    /// What the secrets of all other keys follow from: the same on every machine with the role admin.
+    pub key_secret_file: PathBuf,
     pub connections_max: usize,
     pub header_timeout: Duration,
-    /// Bytes of a request's body.
+    /// Bytes of a request's body. Each connection may hold one, of strangers too: at most 64 MiB with the defaults.
     pub body_max: usize,
+    /// From the end of the headers to the last byte of the body.
+    pub body_timeout: Duration,
 }
 
 impl Settings {
@@ -447,9 +452,11 @@ impl Settings {
             admin: Admin {
                 listen: r.parsed("admin.listen", SocketAddr::from(([127, 0, 0, 1], 7701))),
                 api_key_file: under(&data_dir, r.text("admin.api_key_file", "api-key")),
+                key_secret_file: under(&data_dir, r.text("admin.key_secret_file", "key-secret")),
                 connections_max: r.count("admin.connections_max", 256, 1..=65_536),
                 header_timeout: r.ms("admin.header_timeout_ms", 5_000, 100..=60_000),
                 body_max: r.count("admin.body_max_bytes", 256 * 1024, 1_024..=64 * 1024 * 1024),
+                body_timeout: r.ms("admin.body_timeout_ms", 10_000, 100..=600_000),
             },
             roles: known_roles,
             data_dir,

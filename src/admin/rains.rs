@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
+use super::write::IdempotencyKey;
 use super::{Admin, Shared};
 use crate::clock::now_ms;
 use crate::config::BUCKETS_MAX;
@@ -48,8 +49,6 @@ pub struct NewRain {
     /// Grabs must carry a key that clients are told when the rain opens.
     #[serde(default)]
     key_required: bool,
-    /// The caller's own name for this request: the same key makes one rain.
-    key: Option<String>,
 }
 
 /// What is added to a rain. Rule and bounds are those of its creation unless they are given.
@@ -61,8 +60,6 @@ pub struct NewTopUp {
     rule: Option<Rule>,
     min_cents: Option<Cents>,
     max_cents: Option<Cents>,
-    /// The caller's own name for this request: the same key tops up once.
-    key: String,
 }
 
 /// A rain as it is shown. Its seeds are not: they tell where the big packets are.
@@ -171,17 +168,18 @@ impl From<rain::Rain> for Rain {
 
 pub async fn create(
     State(admin): Shared,
+    IdempotencyKey(key): IdempotencyKey,
     body: Result<Json<NewRain>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Rain>), Problem> {
     let Json(new) = body?;
-    let (buckets, key) = (new.buckets, new.key.clone());
+    let buckets = new.buckets;
     let new = checked(&admin, new).await?;
     let seed = fresh_seed()?;
     let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
     let salts = |id| admin.store.salts(id, buckets);
     let rain = admin
         .ledger
-        .create_rain(&new, seed, now_ms(), key.as_deref(), salts)
+        .create_rain(&new, seed, now_ms(), Some(&key), salts)
         .await?;
     crate::crash::point("create.recorded");
     Ok((StatusCode::CREATED, Json(rain.into())))
@@ -382,6 +380,7 @@ pub async fn resume(State(admin): Shared, Path(id): Path<String>) -> Result<Json
 pub async fn top_up(
     State(admin): Shared,
     Path(id): Path<String>,
+    IdempotencyKey(key): IdempotencyKey,
     body: Result<Json<NewTopUp>, JsonRejection>,
 ) -> Result<(StatusCode, Json<ToppedUp>), Problem> {
     let Json(new) = body?;
@@ -395,7 +394,7 @@ pub async fn top_up(
     };
     let done = admin
         .ledger
-        .top_up(rain.id, &top_up, fresh_seed()?, now_ms(), &new.key)
+        .top_up(rain.id, &top_up, fresh_seed()?, now_ms(), &key)
         .await?;
     crate::crash::point("top_up.recorded");
     let shown = ToppedUp {

@@ -1,11 +1,13 @@
 //! The command line. It speaks to the admin API like everybody else.
 //!
-//! Exit codes: 0 done, 1 failed (or an audit that does not balance), 2 wrong use or wrong settings.
+//! Exit codes: 0 done, 1 failed (or an audit that does not balance, a repair that a person has to look at), 2 wrong use or wrong settings.
 
 /// A whole rain, shown.
 mod demo;
 /// What is wrong here, and what to do.
 mod doctor;
+/// Keys of the admin API, and the log of who did what.
+mod keys;
 /// Commands that speak to the admin API.
 mod remote;
 
@@ -60,6 +62,11 @@ enum Command {
     /// Claims that wait for a person: list, show, requeue, discard
     #[command(subcommand)]
     Dead(remote::DeadCommand),
+    /// Keys of the admin API: list, show, create, rotate, revoke
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
+    /// Who did what through the admin API, newest first
+    Log(keys::LogFlags),
     /// Find every packet of a rain in exactly one place, every winner with exactly one credit
     Audit {
         rain: hongbao::rain::RainId,
@@ -114,6 +121,12 @@ pub fn run() -> ExitCode {
         }),
         Command::Account(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::account(&settings, command))
+        }),
+        Command::Keys(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(keys::keys(&settings, command))
+        }),
+        Command::Log(flags) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(keys::log(&settings, flags))
         }),
         Command::Audit { rain, server } => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::audit(&settings, rain, &server))

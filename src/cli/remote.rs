@@ -18,12 +18,12 @@ pub struct ServerFlags {
     /// Address of the admin API, like http://127.0.0.1:7701
     #[arg(long, value_name = "URL", env = "HONGBAO_ADMIN_URL")]
     admin: Option<String>,
-    /// File that holds the API key
+    /// File that holds the key to sign with: <id>.<secret>, or the server's API key
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Print the server's answer as JSON
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 #[derive(Subcommand)]
@@ -233,7 +233,7 @@ fn parse_tier(text: &str) -> Result<Tier, String> {
 }
 
 impl ServerFlags {
-    fn connect(&self, settings: &Settings) -> anyhow::Result<AdminClient> {
+    pub fn connect(&self, settings: &Settings) -> anyhow::Result<AdminClient> {
         let url = match &self.admin {
             Some(url) => url.clone(),
             None => running_admin(settings)?,
@@ -586,7 +586,11 @@ pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<E
                 .connect(settings)?
                 .requeue(packet, rain, reason.as_deref())
                 .await?;
-            println!("{requeued} requeued");
+            if server.json {
+                println!("{}", serde_json::json!({ "requeued": requeued }));
+            } else {
+                println!("{requeued} requeued");
+            }
         }
         DeadCommand::Discard {
             packet,
@@ -594,7 +598,11 @@ pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<E
             server,
         } => {
             let discarded = server.connect(settings)?.discard(packet, &reason).await?;
-            println!("packet {packet}, {}: {}", discarded.cents, discarded.detail);
+            if server.json {
+                println!("{}", serde_json::to_string_pretty(&discarded)?);
+            } else {
+                println!("packet {packet}, {}: {}", discarded.cents, discarded.detail);
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,121 @@
+//! The table of the API: every route with its permission. The router, the check of permissions, idempotency, the log and the OpenAPI
+//! page all follow from it.
+
+use std::sync::Arc;
+
+use axum::routing::{MethodRouter, get, post};
+
+use super::caller::{Access, Module};
+use super::{Admin, accounts, dead_letters, keys, log, pipeline, rains};
+
+/// What a route is about, named by the first parameter of its path: the log says it, and shows it as it was before a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    Nothing,
+    Rain,
+    Sponsor,
+    Account,
+    Packet,
+    Key,
+}
+
+/// One line of the table. A route with [`Access::Write`] needs an idempotency key and is logged.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    pub method: &'static str,
+    /// As axum and OpenAPI write it.
+    pub path: &'static str,
+    /// Its name in the log and in OpenAPI.
+    pub operation: &'static str,
+    pub module: Module,
+    pub access: Access,
+    pub target: Target,
+    /// Its answer holds a credential, which is not kept.
+    pub gives_credential: bool,
+}
+
+type Handler = MethodRouter<Arc<Admin>>;
+
+/// The table.
+pub fn all() -> Vec<(Route, Handler)> {
+    use Module::{Accounts, Audits, DeadLetters, Keys, Rains};
+    use Target::{Account, Key, Nothing, Packet, Rain, Sponsor};
+    #[rustfmt::skip]
+    let table = vec![
+        read("/v1/accounts", "list_accounts", Accounts, Nothing, get(accounts::list)),
+        write("/v1/accounts", "create_sponsor", Accounts, Nothing, post(accounts::create)),
+        read("/v1/accounts/{name}", "show_account", Accounts, Account, get(accounts::show)),
+        write("/v1/accounts/{name}/deposits", "deposit", Accounts, Sponsor, post(accounts::deposit)),
+        read("/v1/rains", "list_rains", Rains, Nothing, get(rains::list)),
+        write("/v1/rains", "create_rain", Rains, Nothing, post(rains::create)),
+        read("/v1/rains/{id}", "show_rain", Rains, Rain, get(rains::show)),
+        write("/v1/rains/{id}/open", "open_rain", Rains, Rain, post(rains::open)),
+        write("/v1/rains/{id}/pause", "pause_rain", Rains, Rain, post(rains::pause)),
+        write("/v1/rains/{id}/resume", "resume_rain", Rains, Rain, post(rains::resume)),
+        write("/v1/rains/{id}/top-up", "top_up_rain", Rains, Rain, post(rains::top_up)),
+        write("/v1/rains/{id}/close", "close_rain", Rains, Rain, post(rains::close)),
+        read("/v1/rains/{id}/audit", "audit_rain", Audits, Rain, get(rains::audit)),
+        write("/v1/rains/{id}/repair", "repair_rain", Audits, Rain, post(rains::repair)),
+        read("/v1/rains/{id}/winners", "list_winners", Rains, Rain, get(rains::winners)),
+        read("/v1/pipeline", "show_pipeline", Rains, Nothing, get(pipeline::show)),
+        read("/v1/dead-letters", "list_dead_letters", DeadLetters, Nothing, get(dead_letters::list)),
+        write("/v1/dead-letters/requeue", "requeue_dead_letters", DeadLetters, Nothing, post(dead_letters::requeue_all)),
+        read("/v1/dead-letters/{packet}", "show_dead_letter", DeadLetters, Packet, get(dead_letters::show)),
+        write("/v1/dead-letters/{packet}/requeue", "requeue_dead_letter", DeadLetters, Packet, post(dead_letters::requeue)),
+        write("/v1/dead-letters/{packet}/discard", "discard_dead_letter", DeadLetters, Packet, post(dead_letters::discard)),
+        read("/v1/keys", "list_keys", Keys, Nothing, get(keys::list)),
+        write("/v1/keys", "create_key", Keys, Nothing, post(keys::create)).with_credential(),
+        read("/v1/keys/{id}", "show_key", Keys, Key, get(keys::show)),
+        write("/v1/keys/{id}/rotate", "rotate_key", Keys, Key, post(keys::rotate)).with_credential(),
+        write("/v1/keys/{id}/revoke", "revoke_key", Keys, Key, post(keys::revoke)),
+        read("/v1/log", "list_log", Audits, Nothing, get(log::list)),
+    ];
+    table
+        .into_iter()
+        .map(|entry| (entry.route, entry.handler))
+        .collect()
+}
+
+struct Entry {
+    route: Route,
+    handler: Handler,
+}
+
+fn read(
+    path: &'static str,
+    operation: &'static str,
+    module: Module,
+    target: Target,
+    handler: Handler,
+) -> Entry {
+    let route = Route {
+        method: "GET",
+        path,
+        operation,
+        module,
+        access: Access::Read,
+        target,
+        gives_credential: false,
+    };
+    Entry { route, handler }
+}
+
+fn write(
+    path: &'static str,
+    operation: &'static str,
+    module: Module,
+    target: Target,
+    handler: Handler,
+) -> Entry {
+    let mut entry = read(path, operation, module, target, handler);
+    entry.route.method = "POST";
+    entry.route.access = Access::Write;
+    entry
+}
+
+impl Entry {
+    fn with_credential(mut self) -> Entry {
+        self.route.gives_credential = true;
+        self
+    }
+}
