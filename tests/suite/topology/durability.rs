@@ -168,18 +168,46 @@ async fn too_few_replicas_are_refused_at_the_start_when_a_rain_is_made_and_when_
     refused(admin.open_rain(rain).await);
 }
 
+/// A node that flushes before it answers.
+async fn flushing() -> Redis {
+    let always = FIT.iter().chain(&["--appendfsync", "always"]);
+    Redis::start(&always.copied().collect::<Vec<_>>()).await
+}
+
+/// A lane whose connection met a weak node kept to what it had seen, and answered RETRY for ever.
+#[tokio::test]
+async fn a_node_that_is_set_right_again_gives_at_level_fsync() {
+    let node = flushing().await;
+    let server = start(&flags(&[&node]));
+    let rain = open(&server, 20, Durability::Fsync).await;
+    let mut anna = Raw::user(&server, "anna").await;
+    assert_eq!(anna.grab(rain.get()).await.outcome(), Outcome::Won);
+    let set = async |policy: &str| {
+        node.done(&["CONFIG", "SET", "appendfsync", policy]).await;
+    };
+    set("everysec").await;
+    // Connections made from now on find a weak node.
+    node.done(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let mut bob = Raw::user(&server, "bob").await;
+    eventually("a connection that knows the node as weak", async || {
+        matches!(
+            bob.grab(rain.get()).await.outcome(),
+            Outcome::Retry | Outcome::Paused
+        )
+        .then_some(())
+    })
+    .await;
+    set("always").await;
+    let mut carol = Raw::user(&server, "carol").await;
+    eventually("grabs to be given again", async || {
+        (carol.grab(rain.get()).await.outcome() == Outcome::Won).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_win_outlives_every_node_at_level_fsync() {
-    let always: Vec<&str> = FIT
-        .iter()
-        .chain(&["--appendfsync", "always"])
-        .copied()
-        .collect();
-    let mut nodes = [
-        Redis::start(&always).await,
-        Redis::start(&always).await,
-        Redis::start(&always).await,
-    ];
+    let mut nodes = [flushing().await, flushing().await, flushing().await];
     let server = start(&flags(&nodes.each_ref()));
     let rain = open(&server, 400, Durability::Fsync).await;
     let people = arriving(&server, rain);
