@@ -43,17 +43,17 @@ impl Pair {
         flags.extend(more.iter().map(|text| (*text).to_owned()));
         start(&flags)
     }
+}
 
-    /// What a node knows to be a user's win, as it is at this moment.
-    async fn win(&self, node: &Redis, rain: RainId, user: &str) -> Option<String> {
-        let pattern = format!("hb:{{{rain}.*:winners");
-        let keys = node.done(&["KEYS", &pattern]).await;
-        let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
-        let key = keys.first()?;
-        match node.done(&["HGET", key, user]).await {
-            Value::BulkString(packet) => Some(String::from_utf8(packet).unwrap()),
-            _ => None,
-        }
+/// What a node knows to be a user's win, as it is at this moment.
+async fn win(node: &Redis, rain: RainId, user: &str) -> Option<String> {
+    let pattern = format!("hb:{{{rain}.*:winners");
+    let keys = node.done(&["KEYS", &pattern]).await;
+    let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
+    let key = keys.first()?;
+    match node.done(&["HGET", key, user]).await {
+        Value::BulkString(packet) => Some(String::from_utf8(packet).unwrap()),
+        _ => None,
     }
 }
 
@@ -70,7 +70,7 @@ async fn a_win_is_told_when_a_replica_has_it_and_not_before_whoever_asks_again()
         let user = format!("user-{n}");
         let result = Raw::user(&server, &user).await.grab(rain.get()).await;
         assert_eq!(result.outcome(), Outcome::Won);
-        let there = pair.win(&pair.replica, rain, &user).await;
+        let there = win(&pair.replica, rain, &user).await;
         assert_eq!(there, Some(packet(&result)));
     }
     pair.link.cut(Cut::Everything);
@@ -80,8 +80,8 @@ async fn a_win_is_told_when_a_replica_has_it_and_not_before_whoever_asks_again()
         assert_eq!(result.outcome(), Outcome::Retry);
         assert_eq!(result.packet_id, 0);
     }
-    let won = pair.win(&pair.primary, rain, "anna").await.unwrap();
-    assert_eq!(pair.win(&pair.replica, rain, "anna").await, None);
+    let won = win(&pair.primary, rain, "anna").await.unwrap();
+    assert_eq!(win(&pair.replica, rain, "anna").await, None);
     // Another gateway, whose connections have written nothing.
     let other = pair.serve(&["gateway.replicas_wait_ms=100", "server.roles=[\"gateway\"]"]);
     let mut elsewhere = Raw::user(&other, "anna").await;
@@ -91,10 +91,7 @@ async fn a_win_is_told_when_a_replica_has_it_and_not_before_whoever_asks_again()
         let result = final_outcome(session, rain.get()).await;
         assert_eq!(result.outcome(), Outcome::AlreadyWon);
         assert_eq!(packet(&result), won);
-        assert_eq!(
-            pair.win(&pair.replica, rain, "anna").await,
-            Some(won.clone())
-        );
+        assert_eq!(win(&pair.replica, rain, "anna").await, Some(won.clone()));
     }
 }
 
@@ -189,13 +186,14 @@ async fn a_node_that_is_set_right_again_gives_at_level_fsync() {
     // Connections made from now on find a weak node.
     node.done(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     let mut bob = Raw::user(&server, "bob").await;
-    eventually("a connection that knows the node as weak", async || {
-        matches!(
-            bob.grab(rain.get()).await.outcome(),
-            Outcome::Retry | Outcome::Paused
-        )
-        .then_some(())
-    })
+    eventually(
+        "a grab over a connection that knows the node as weak",
+        async || {
+            let told = bob.grab(rain.get()).await.outcome();
+            assert!(matches!(told, Outcome::Retry | Outcome::Paused), "{told:?}");
+            win(&node, rain, "bob").await
+        },
+    )
     .await;
     set("always").await;
     let mut carol = Raw::user(&server, "carol").await;
