@@ -366,6 +366,10 @@ pub struct Admin {
     pub header_timeout: Duration,
     /// Bytes of a request's body.
     pub body_max: usize,
+    /// How often the live numbers of a rain that somebody watches are taken.
+    pub live_interval: Duration,
+    /// Streams of live numbers at once. Each is a connection, and counts among `connections_max` too.
+    pub live_streams_max: usize,
 }
 
 impl Settings {
@@ -450,6 +454,8 @@ impl Settings {
                 connections_max: r.count("admin.connections_max", 256, 1..=65_536),
                 header_timeout: r.ms("admin.header_timeout_ms", 5_000, 100..=60_000),
                 body_max: r.count("admin.body_max_bytes", 256 * 1024, 1_024..=64 * 1024 * 1024),
+                live_interval: r.ms("admin.live_interval_ms", 500, 50..=60_000),
+                live_streams_max: r.count("admin.live_streams_max", 64, 1..=65_536),
             },
             roles: known_roles,
             data_dir,

@@ -2,16 +2,24 @@
 
 /// Sponsors, deposits, balances.
 mod accounts;
+/// A rain as it is asked for, and whether it can be had.
+mod asked;
 /// Claims that wait for a person.
 mod dead_letters;
+/// The numbers of a falling rain as they change.
+mod live;
 /// How claims flow.
 pub mod pipeline;
+/// What a split looks like before it is paid for.
+mod preview;
 /// Errors as problem+json.
 mod problem;
 /// Create, list, show, open, top up, close, audit.
 mod rains;
 /// Accept loop with a connection cap and a header time-out.
 mod server;
+/// Who has been paid, as pages, CSV, NDJSON.
+mod winners;
 
 use std::sync::Arc;
 
@@ -24,11 +32,14 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::PrometheusHandle;
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::ledger::Ledger;
 use crate::steward::Steward;
 use crate::store::Store;
+pub use live::Live;
+pub use preview::Previews;
 use problem::Problem;
 pub use server::{ListenError, Server};
 
@@ -45,6 +56,10 @@ pub struct Admin {
     /// Cancelled when a drain begins: from then on the process is not ready.
     pub draining: CancellationToken,
     pub pipeline: pipeline::Pipeline,
+    pub previews: Previews,
+    pub live: Live,
+    /// Where work that outlives a request is registered.
+    pub tasks: TaskTracker,
 }
 
 pub type Shared = State<Arc<Admin>>;
@@ -56,7 +71,9 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/accounts/{name}", get(accounts::show))
         .route("/accounts/{sponsor}/deposits", post(accounts::deposit))
         .route("/rains", post(rains::create).get(rains::list))
+        .route("/rains/preview", post(preview::preview))
         .route("/rains/{id}", get(rains::show))
+        .route("/rains/{id}/live", get(live::stream))
         .route("/rains/{id}/open", post(rains::open))
         .route("/rains/{id}/pause", post(rains::pause))
         .route("/rains/{id}/resume", post(rains::resume))
@@ -64,7 +81,9 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/rains/{id}/close", post(rains::close))
         .route("/rains/{id}/audit", get(rains::audit))
         .route("/rains/{id}/repair", post(rains::repair))
-        .route("/rains/{id}/winners", get(rains::winners))
+        .route("/rains/{id}/winners", get(winners::list))
+        .route("/rains/{id}/winners.csv", get(winners::csv))
+        .route("/rains/{id}/winners.ndjson", get(winners::ndjson))
         .route("/pipeline", get(pipeline::show))
         .route("/dead-letters", get(dead_letters::list))
         .route("/dead-letters/requeue", post(dead_letters::requeue_all))

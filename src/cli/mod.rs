@@ -6,8 +6,16 @@
 mod demo;
 /// What is wrong here, and what to do.
 mod doctor;
+/// Bars, lines, colours.
+mod paint;
+/// What a rain would be.
+mod preview;
 /// Commands that speak to the admin API.
 mod remote;
+/// A rain as it falls.
+mod watch;
+/// Who has been paid.
+mod winners;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,7 +59,7 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         roles: Vec<String>,
     },
-    /// Create, list, show, open, top up and close rains
+    /// Preview, create, list, show, watch, open, top up and close rains
     #[command(subcommand)]
     Rain(remote::RainCommand),
     /// Sponsors' accounts and deposits
@@ -75,6 +83,8 @@ enum Command {
         #[command(flatten)]
         server: remote::ServerFlags,
     },
+    /// Everybody who has been paid, by packet: a table, or a JSON object a line
+    Winners(winners::WinnersFlags),
     /// Look at nodes, ledger and machine, and say what is wrong and what to do
     Doctor {
         /// As JSON
@@ -120,6 +130,9 @@ pub fn run() -> ExitCode {
         }),
         Command::Repair { rain, all, server } => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::repair(&settings, rain, all, &server))
+        }),
+        Command::Winners(flags) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(winners::winners(&settings, flags))
         }),
         Command::Doctor { json } => with_settings(&cli.settings, None, |settings| {
             in_runtime(doctor::doctor(settings, json))

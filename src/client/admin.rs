@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -499,7 +499,16 @@ impl AdminClient {
         self.call(Method::POST, path, &[], Some(body), CALL).await
     }
 
-    /// `path` below `/v1`, one element each: they are percent-encoded, so a name may hold any character.
+    pub(super) async fn post_long<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Value,
+    ) -> Result<T, AdminError> {
+        self.call(Method::POST, path, query, Some(body), LONG_CALL)
+            .await
+    }
+
     async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -508,30 +517,52 @@ impl AdminClient {
         body: Option<Value>,
         limit: Duration,
     ) -> Result<T, AdminError> {
-        let url = self.url(path, query);
+        let response = self
+            .send(method.clone(), path, query, body, Some(limit))
+            .await?;
+        let path = response.url().path().to_owned();
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        serde_json::from_slice(&bytes).map_err(|error| AdminError::Unreadable {
+            method,
+            path,
+            reason: format!("{error} in {}", shown(&bytes)),
+        })
+    }
+
+    /// An answer that is no problem, its body still to be read. `path` below `/v1`, one element each: they are percent-encoded, so a name may hold any
+    /// character. Without a `limit` the body may take as long as it takes.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Option<Value>,
+        limit: Option<Duration>,
+    ) -> Result<Response, AdminError> {
         let mut request = self
             .http
-            .request(method.clone(), url.clone())
-            .header("authorization", &self.authorization)
-            .timeout(limit);
+            .request(method, self.url(path, query))
+            .header("authorization", &self.authorization);
+        if let Some(limit) = limit {
+            request = request.timeout(limit);
+        }
         if let Some(body) = body {
             request = request.json(&body);
         }
-        let unreachable = |error: reqwest::Error| AdminError::Unreachable {
-            url: self.base.to_string(),
-            reason: chain(&error),
-        };
-        let response = request.send().await.map_err(unreachable)?;
+        let response = request.send().await.map_err(|error| self.lost(&error))?;
         let status = response.status();
-        let bytes = response.bytes().await.map_err(unreachable)?;
-        if !status.is_success() {
-            return Err(problem(status, &bytes));
+        if status.is_success() {
+            return Ok(response);
         }
-        serde_json::from_slice(&bytes).map_err(|error| AdminError::Unreadable {
-            method,
-            path: url.path().to_owned(),
-            reason: format!("{error} in {}", shown(&bytes)),
-        })
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        Err(problem(status, &bytes))
+    }
+
+    fn lost(&self, error: &reqwest::Error) -> AdminError {
+        AdminError::Unreachable {
+            url: self.base.to_string(),
+            reason: chain(error),
+        }
     }
 
     fn url(&self, path: &[&str], query: &[(&str, String)]) -> Url {
@@ -576,7 +607,7 @@ fn shown(body: &[u8]) -> String {
 }
 
 /// reqwest's own text stops short of the cause ("error sending request").
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -50,6 +50,7 @@ pub use entry::{Booking, Kind};
 pub use error::LedgerError;
 pub use http_balance::{Endpoint, EndpointSettings};
 pub use open::{look, without_password};
+pub use rains::Rehearsed;
 pub use returned::Discard;
 pub use statement::{Cursor, Line};
 pub use top_ups::ToppedUp;
