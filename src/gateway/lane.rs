@@ -182,8 +182,9 @@ impl Lane {
             .run_over(&self.link, &script::GRAB, call, replicated)
             .await?;
         crate::crash::point("grab.after");
-        // The repeat finds the win.
+        // The repeat finds the win, and by then perhaps a node that was set right.
         if durability == Durability::Fsync && !fsync.get() {
+            self.link.look_again("appendfsync is not always");
             let problems = vec!["appendfsync is not always, too weak for this rain".to_owned()];
             return Err(StoreError::Unfit {
                 node: self.link.name(),

@@ -149,6 +149,15 @@ impl Steward {
             rain = %rain.id, buckets = ?report.buckets, wins_restored = report.wins_restored, packets_removed = report.packets_removed,
             packets_returned = report.packets_returned, not_restored = report.not_restored_total, again = changed, "repaired"
         );
+        if report.not_restored_total > 0 {
+            let packets: Vec<PacketId> = report
+                .not_restored
+                .iter()
+                .map(|win| win.packet_id)
+                .take(100)
+                .collect();
+            tracing::error!(rain = %rain.id, ?packets, "paid, and claimed otherwise in Redis; the audit says by whom");
+        }
         if changed {
             return Ok(Repair::Again);
         }

@@ -215,6 +215,14 @@ impl Link {
         }
     }
 
+    /// The next call finds out anew who is there, and how durable what it writes is.
+    pub fn look_again(&self, cause: &str) {
+        let mut state = self.state.lock().expect("no panic under this lock");
+        if state.connection.take().is_some() {
+            tracing::debug!(node = %self.name(), cause, "connection given up");
+        }
+    }
+
     /// A time-out leaves replies on their way that nobody waits for: the connection is not used again.
     pub fn drop_connection(&self, connection: &Connection, cause: &str) {
         let mut state = self.state.lock().expect("no panic under this lock");

@@ -4,39 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 use hongbao::rain::Rain;
-use hongbao::settle;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::support::bench::Bench;
+use crate::support::bench::{Bench, Settlers};
 use crate::support::crowd::{assert_paid, crowd};
 use crate::support::eventually;
 use crate::support::postgres::{self, Private};
 use crate::support::redis::Redis;
 use crate::support::server::Server;
-
-/// Settlers of this process; they end with it.
-struct Settlers(TaskTracker, CancellationToken);
-
-impl Settlers {
-    fn start(bench: &Bench) -> Settlers {
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        settle::start(
-            bench.settle(),
-            bench.store.clone(),
-            bench.ledger.clone(),
-            &tasks,
-            &stop,
-        );
-        Settlers(tasks, stop)
-    }
-
-    async fn stop(self) {
-        self.1.cancel();
-        self.0.close();
-        self.0.wait().await;
-    }
-}
 
 async fn assert_all_credited(bench: &Bench, rain: &Rain, wins: u64) {
     eventually("every claim to be credited", async || {

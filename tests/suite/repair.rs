@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use hongbao::rain::{PacketId, Rain, State, UserId};
+use hongbao::steward::audit;
 use hongbao::steward::repair::{Repair, Report};
 use hongbao::store::bucket_of;
 use hongbao::store::grab::{Answer, Gate, Grabbed};
@@ -71,6 +72,22 @@ async fn repair(bench: &Bench, rain: &Rain) -> Report {
     .await;
     bench.advance(rain.id).await.unwrap();
     report
+}
+
+async fn close(bench: &Bench, rain: &Rain) {
+    let now = hongbao::clock::now_ms();
+    bench.ledger.close_rain(rain.id, now).await.unwrap();
+}
+
+/// What the audit says when the steward has brought a closed rain to its end.
+async fn finished(bench: &Bench, rain: &Rain) -> audit::Report {
+    eventually("the end", async || {
+        (bench.advance(rain.id).await == Ok(State::Finished)).then_some(())
+    })
+    .await;
+    let audit = bench.audit(rain.id).await;
+    assert!(audit.balanced, "{:?}", audit.differences);
+    audit
 }
 
 /// Everybody in the ledger once, with the packet that they were told.
@@ -329,18 +346,11 @@ async fn a_closed_rain_is_repaired_before_what_is_left_is_refunded() {
     let before = bench.nodes[0].aof_len();
     let (told, _) = tap(&bench, &rain, &users("u", 100)).await;
     settle_all(&bench, &rain).await;
-    let now = hongbao::clock::now_ms();
-    bench.ledger.close_rain(rain.id, now).await.unwrap();
+    close(&bench, &rain).await;
     bench.nodes[0].roll_back(before).await;
     bench.nodes[1].restart_empty().await;
     // Nothing that was paid is paid back as well.
-    eventually("the refund", async || {
-        let state = bench.advance(rain.id).await;
-        (state == Ok(State::Finished)).then_some(())
-    })
-    .await;
-    let audit = bench.audit(rain.id).await;
-    assert!(audit.balanced, "{:?}", audit.differences);
+    let audit = finished(&bench, &rain).await;
     assert_eq!(audit.credited_count, 100);
     assert_eq!(
         bench.balance("sponsor:acme").await,
@@ -370,15 +380,8 @@ async fn a_credit_that_was_recorded_after_the_repair_is_found_before_the_refund(
     for bucket in bench.buckets(&rain) {
         bucket.ack(&leased).await.unwrap();
     }
-    let now = hongbao::clock::now_ms();
-    bench.ledger.close_rain(rain.id, now).await.unwrap();
-    eventually("the refund", async || {
-        let state = bench.advance(rain.id).await;
-        (state == Ok(State::Finished)).then_some(())
-    })
-    .await;
-    let audit = bench.audit(rain.id).await;
-    assert!(audit.balanced, "{:?}", audit.differences);
+    close(&bench, &rain).await;
+    let audit = finished(&bench, &rain).await;
     assert_eq!(audit.credited_count, 100);
     assert_paid(&bench, &rain, &told).await;
 }
@@ -529,11 +532,7 @@ async fn a_discarded_claim_counts_as_a_turn_even_if_the_node_forgets_it() {
     assert_eq!((report.wins_restored, report.packets_returned), (1, 49));
     let (again, _) = tap(&bench, &rain, &[given_up.user.to_string()]).await;
     assert_eq!(again[given_up.user.as_str()], told[given_up.user.as_str()]);
-    let now = hongbao::clock::now_ms();
-    bench.ledger.close_rain(rain.id, now).await.unwrap();
-    eventually("the end", async || {
-        (bench.advance(rain.id).await == Ok(State::Finished)).then_some(())
-    })
-    .await;
+    close(&bench, &rain).await;
+    finished(&bench, &rain).await;
     assert_eq!(bench.balance("sponsor:acme").await, 5_000);
 }

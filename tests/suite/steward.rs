@@ -2,13 +2,10 @@
 
 use hongbao::ledger::Verdict;
 use hongbao::rain::{Claim, State, UserId};
-use hongbao::settle;
 use hongbao::steward::audit::Kind;
 use redis::Value;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::support::bench::Bench;
+use crate::support::bench::{Bench, Settlers};
 use crate::support::eventually;
 
 /// Three rains of three buckets used to add up to more claims than one transaction takes: nothing was settled any more.
@@ -21,14 +18,7 @@ async fn many_rains_with_a_backlog_are_settled_side_by_side() {
         bench.grab(&rain, "user", 2_000).await;
         rains.push(rain);
     }
-    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    settle::start(
-        bench.settle(),
-        bench.store.clone(),
-        bench.ledger.clone(),
-        &tasks,
-        &stop,
-    );
+    let settlers = Settlers::start(&bench);
     for rain in &rains {
         eventually("a settled rain", async || {
             let report = bench.audit(rain.id).await;
@@ -36,9 +26,7 @@ async fn many_rains_with_a_backlog_are_settled_side_by_side() {
         })
         .await;
     }
-    stop.cancel();
-    tasks.close();
-    tasks.wait().await;
+    settlers.stop().await;
     for rain in &rains {
         let report = bench.audit(rain.id).await;
         assert!(report.balanced, "{:?}", report.differences.first());
@@ -229,14 +217,7 @@ async fn the_audit_names_every_kind_of_difference() {
 async fn a_crowd_that_grabs_while_the_audit_reads_is_no_difference() {
     let bench = Bench::new(2).await;
     let rain = bench.open(20_000, 2_000_000).await;
-    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    settle::start(
-        bench.settle(),
-        bench.store.clone(),
-        bench.ledger.clone(),
-        &tasks,
-        &stop,
-    );
+    let settlers = Settlers::start(&bench);
     let grabbing = async {
         for n in 0..40 {
             bench.grab(&rain, &format!("crowd{n}"), 400).await;
@@ -254,7 +235,5 @@ async fn a_crowd_that_grabs_while_the_audit_reads_is_no_difference() {
         }
     };
     tokio::join!(grabbing, auditing);
-    stop.cancel();
-    tasks.close();
-    tasks.wait().await;
+    settlers.stop().await;
 }

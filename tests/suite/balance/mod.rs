@@ -11,40 +11,22 @@ use hongbao::config;
 use hongbao::ledger::{Balance, Endpoint, EndpointSettings, Refusal, Verdict};
 use hongbao::post::Trust;
 use hongbao::rain::{Claim, Rain};
-use hongbao::settle;
 use hongbao::store::bucket::Census;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::support::bench::Bench;
+use crate::support::bench::{Bench, Settlers};
 use crate::support::company::{Company, Fault, SECRET, balance, reference};
 use crate::support::eventually;
 
 /// Settlers at work, with short back-offs.
-struct Settlers {
-    tasks: TaskTracker,
-    stop: CancellationToken,
-}
-
-impl Settlers {
-    fn start(bench: &Bench, balance: Balance, workers: usize, attempts_max: u32) -> Settlers {
-        let settings = config::Settle {
-            workers,
-            attempts_max,
-            retry_base: Duration::from_millis(10),
-            retry_max: Duration::from_millis(20),
-            ..bench.settle().clone()
-        };
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        settle::start(&settings, bench.store.clone(), balance, &tasks, &stop);
-        Settlers { tasks, stop }
-    }
-
-    async fn stop(self) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
+fn impatient(bench: &Bench, balance: Balance, workers: usize, attempts_max: u32) -> Settlers {
+    let settings = config::Settle {
+        workers,
+        attempts_max,
+        retry_base: Duration::from_millis(10),
+        retry_max: Duration::from_millis(20),
+        ..bench.settle().clone()
+    };
+    Settlers::paying_by(bench, &settings, balance)
 }
 
 async fn census(bench: &Bench, rain: &Rain) -> Census {
@@ -57,7 +39,7 @@ async fn census(bench: &Bench, rain: &Rain) -> Census {
 
 /// Settles what there is; returns the census then.
 async fn settled(bench: &Bench, rain: &Rain, balance: Balance, workers: usize) -> Census {
-    let settlers = Settlers::start(bench, balance, workers, 10);
+    let settlers = impatient(bench, balance, workers, 10);
     let after = eventually("no claim on its way", async || {
         let census = census(bench, rain).await;
         (census.unsettled() == 0).then_some(census)
@@ -237,7 +219,7 @@ async fn a_claim_that_has_to_wait_is_tried_again_and_given_to_a_person_in_the_en
         })
     })
     .await;
-    let settlers = Settlers::start(&bench, company.balance(&bench.ledger), 1, 4);
+    let settlers = impatient(&bench, company.balance(&bench.ledger), 1, 4);
     eventually("dead letters", async || {
         (census(&bench, &rain).await.dead == 3).then_some(())
     })

@@ -9,7 +9,7 @@ use hongbao::ledger::EndpointSettings;
 use hongbao::rain::Rain;
 use redis::Value;
 
-use super::{Settlers, assert_agreed, census, credited, settled};
+use super::{assert_agreed, census, credited, impatient, settled};
 use crate::support::bench::Bench;
 use crate::support::company::{Asked, Company, Fault, SECRET, balance};
 use crate::support::eventually;
@@ -54,7 +54,7 @@ async fn outage(timeout: Duration, fault: fn() -> Fault) -> Company {
         ..company.settings()
     };
     // Whoever loses an attempt here is buried.
-    let settlers = Settlers::start(&bench, balance(&bench.ledger, settings), 4, 1);
+    let settlers = impatient(&bench, balance(&bench.ledger, settings), 4, 1);
     eventually("every claim to be credited", async || {
         (census(&bench, &rain).await.unsettled() == 0).then_some(())
     })
@@ -126,7 +126,7 @@ async fn claims_wait_while_connections_are_refused() {
     let rain = bench.open(600, 60_000).await;
     bench.grab(&rain, "user", 300).await;
     let mut company = Company::closed(|_| Fault::Behave).await;
-    let settlers = Settlers::start(&bench, company.balance(&bench.ledger), 2, 1);
+    let settlers = impatient(&bench, company.balance(&bench.ledger), 2, 1);
     eventually("claims that were given back", async || {
         let census = census(&bench, &rain).await;
         (census.retrying >= 16 && census.leased == 0).then_some(())
@@ -160,7 +160,7 @@ async fn a_claim_that_the_company_chokes_on_does_not_keep_the_others_waiting() {
         }
     })
     .await;
-    let settlers = Settlers::start(&bench, company.balance(&bench.ledger), 1, 1);
+    let settlers = impatient(&bench, company.balance(&bench.ledger), 1, 1);
     eventually("all others to be credited", async || {
         (credited(&bench, &rain).await.len() == 39).then_some(())
     })
@@ -189,7 +189,7 @@ async fn a_wrong_secret_pays_nothing_and_burns_no_attempt() {
     let company = Company::start(|_| Fault::Behave).await;
     let mut settings = company.settings();
     settings.secret[31] ^= 1;
-    let settlers = Settlers::start(&bench, balance(&bench.ledger, settings), 1, 1);
+    let settlers = impatient(&bench, balance(&bench.ledger, settings), 1, 1);
     eventually("a second look", async || {
         (company.asked().len() > 1).then_some(())
     })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hongbao::config::{self, Settings};
-use hongbao::ledger::Ledger;
+use hongbao::ledger::{Balance, Ledger};
 use hongbao::rain::split::{Rule, Seed, Split};
 use hongbao::rain::{Cents, Durability, NewRain, Rain, RainId, State, TopUp, Window};
 use hongbao::settle;
@@ -67,18 +67,9 @@ impl Bench {
 
     /// Settlers at work until `done` is over.
     pub async fn settling<T>(&self, done: impl Future<Output = T>) -> T {
-        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        settle::start(
-            self.settle(),
-            self.store.clone(),
-            self.ledger.clone(),
-            &tasks,
-            &stop,
-        );
+        let settlers = Settlers::start(self);
         let result = done.await;
-        stop.cancel();
-        tasks.close();
-        tasks.wait().await;
+        settlers.stop().await;
         result
     }
 
@@ -205,6 +196,31 @@ impl Bench {
             .unwrap()
             .balance
             .0
+    }
+}
+
+/// Settlers of this process; they end with it.
+pub struct Settlers {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Settlers {
+    /// They pay by the bench's own ledger.
+    pub fn start(bench: &Bench) -> Settlers {
+        Settlers::paying_by(bench, bench.settle(), bench.ledger.clone().into())
+    }
+
+    pub fn paying_by(bench: &Bench, settings: &config::Settle, balance: Balance) -> Settlers {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        settle::start(settings, bench.store.clone(), balance, &tasks, &stop);
+        Settlers { tasks, stop }
+    }
+
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }
 

@@ -43,17 +43,17 @@ impl Pair {
         flags.extend(more.iter().map(|text| (*text).to_owned()));
         start(&flags)
     }
+}
 
-    /// What a node knows to be a user's win, as it is at this moment.
-    async fn win(&self, node: &Redis, rain: RainId, user: &str) -> Option<String> {
-        let pattern = format!("hb:{{{rain}.*:winners");
-        let keys = node.done(&["KEYS", &pattern]).await;
-        let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
-        let key = keys.first()?;
-        match node.done(&["HGET", key, user]).await {
-            Value::BulkString(packet) => Some(String::from_utf8(packet).unwrap()),
-            _ => None,
-        }
+/// What a node knows to be a user's win, as it is at this moment.
+async fn win(node: &Redis, rain: RainId, user: &str) -> Option<String> {
+    let pattern = format!("hb:{{{rain}.*:winners");
+    let keys = node.done(&["KEYS", &pattern]).await;
+    let keys: Vec<String> = redis::from_redis_value(keys).unwrap();
+    let key = keys.first()?;
+    match node.done(&["HGET", key, user]).await {
+        Value::BulkString(packet) => Some(String::from_utf8(packet).unwrap()),
+        _ => None,
     }
 }
 
@@ -70,7 +70,7 @@ async fn a_win_is_told_when_a_replica_has_it_and_not_before_whoever_asks_again()
         let user = format!("user-{n}");
         let result = Raw::user(&server, &user).await.grab(rain.get()).await;
         assert_eq!(result.outcome(), Outcome::Won);
-        let there = pair.win(&pair.replica, rain, &user).await;
+        let there = win(&pair.replica, rain, &user).await;
         assert_eq!(there, Some(packet(&result)));
     }
     pair.link.cut(Cut::Everything);
@@ -80,8 +80,8 @@ async fn a_win_is_told_when_a_replica_has_it_and_not_before_whoever_asks_again()
         assert_eq!(result.outcome(), Outcome::Retry);
         assert_eq!(result.packet_id, 0);
     }
-    let won = pair.win(&pair.primary, rain, "anna").await.unwrap();
-    assert_eq!(pair.win(&pair.replica, rain, "anna").await, None);
+    let won = win(&pair.primary, rain, "anna").await.unwrap();
+    assert_eq!(win(&pair.replica, rain, "anna").await, None);
     // Another gateway, whose connections have written nothing.
     let other = pair.serve(&["gateway.replicas_wait_ms=100", "server.roles=[\"gateway\"]"]);
     let mut elsewhere = Raw::user(&other, "anna").await;
@@ -91,10 +91,7 @@ async fn a_win_is_told_when_a_replica_has_it_and_not_before_whoever_asks_again()
         let result = final_outcome(session, rain.get()).await;
         assert_eq!(result.outcome(), Outcome::AlreadyWon);
         assert_eq!(packet(&result), won);
-        assert_eq!(
-            pair.win(&pair.replica, rain, "anna").await,
-            Some(won.clone())
-        );
+        assert_eq!(win(&pair.replica, rain, "anna").await, Some(won.clone()));
     }
 }
 
@@ -168,18 +165,47 @@ async fn too_few_replicas_are_refused_at_the_start_when_a_rain_is_made_and_when_
     refused(admin.open_rain(rain).await);
 }
 
+/// A node that flushes before it answers.
+async fn flushing() -> Redis {
+    let always = FIT.iter().chain(&["--appendfsync", "always"]);
+    Redis::start(&always.copied().collect::<Vec<_>>()).await
+}
+
+/// A lane whose connection met a weak node kept to what it had seen, and answered RETRY for ever.
+#[tokio::test]
+async fn a_node_that_is_set_right_again_gives_at_level_fsync() {
+    let node = flushing().await;
+    let server = start(&flags(&[&node]));
+    let rain = open(&server, 20, Durability::Fsync).await;
+    let mut anna = Raw::user(&server, "anna").await;
+    assert_eq!(anna.grab(rain.get()).await.outcome(), Outcome::Won);
+    let set = async |policy: &str| {
+        node.done(&["CONFIG", "SET", "appendfsync", policy]).await;
+    };
+    set("everysec").await;
+    // Connections made from now on find a weak node.
+    node.done(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let mut bob = Raw::user(&server, "bob").await;
+    eventually(
+        "a grab over a connection that knows the node as weak",
+        async || {
+            let told = bob.grab(rain.get()).await.outcome();
+            assert!(matches!(told, Outcome::Retry | Outcome::Paused), "{told:?}");
+            win(&node, rain, "bob").await
+        },
+    )
+    .await;
+    set("always").await;
+    let mut carol = Raw::user(&server, "carol").await;
+    eventually("grabs to be given again", async || {
+        (carol.grab(rain.get()).await.outcome() == Outcome::Won).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_win_outlives_every_node_at_level_fsync() {
-    let always: Vec<&str> = FIT
-        .iter()
-        .chain(&["--appendfsync", "always"])
-        .copied()
-        .collect();
-    let mut nodes = [
-        Redis::start(&always).await,
-        Redis::start(&always).await,
-        Redis::start(&always).await,
-    ];
+    let mut nodes = [flushing().await, flushing().await, flushing().await];
     let server = start(&flags(&nodes.each_ref()));
     let rain = open(&server, 400, Durability::Fsync).await;
     let people = arriving(&server, rain);
