@@ -371,6 +371,10 @@ pub struct Admin {
     pub body_max: usize,
     /// From the end of the headers to the last byte of the body.
     pub body_timeout: Duration,
+    /// How often the live numbers of a rain that somebody watches are taken.
+    pub live_interval: Duration,
+    /// Streams of live numbers at once. Each is a connection, and counts among `connections_max` too.
+    pub live_streams_max: usize,
 }
 
 impl Settings {

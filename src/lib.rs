@@ -57,6 +57,9 @@ pub mod service;
 /// What this process uses of the machine.
 pub mod process;
 
+/// Grabs of this process by rain, for those who watch one fall.
+pub mod tally;
+
 /// Every metric once.
 pub mod metrics;
 

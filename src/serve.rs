@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admin::{self, Admin, Server};
+use crate::admin::{self, Admin, Live, Server};
 use crate::config::{self, Role, SECRET_BYTES, Settings};
 use crate::gateway::risk::{Risk, RiskError};
 use crate::gateway::token::{KeysFileError, TokenKeys};
@@ -172,6 +172,9 @@ pub async fn start(
         metrics: recorder,
         draining: draining.clone(),
         pipeline: Default::default(),
+        previews: Default::default(),
+        live: Live::new(settings.admin.live_streams_max),
+        tasks: tasks.clone(),
     });
     let server = Server::bind(&settings.admin).await?;
     addresses.probes = server.address;

@@ -17,7 +17,7 @@ use super::caller::{Access, Caller};
 use super::problem::Problem;
 use super::routes::Route;
 use super::signing::random_text;
-use super::write;
+use super::write::{self, IdempotencyKey};
 
 /// Names a request in its answer and in the log.
 pub const REQUEST_ID: &str = "hongbao-request-id";
@@ -45,8 +45,8 @@ pub async fn guard(
     let mut response = match admit(admin, route, request, &request_id).await {
         Err(problem) => problem.into_response(),
         Ok(admitted) => match route.access {
-            Access::Read => next.run(admitted.into_request()).await,
-            Access::Write => write::run(admitted, next).await,
+            Access::Write if !admitted.is_rehearsal() => write::run(admitted, next).await,
+            Access::Write | Access::Read => next.run(admitted.into_request()).await,
         },
     };
     let id = HeaderValue::from_str(&request_id).expect("hex digits");
@@ -99,10 +99,17 @@ async fn admit(
 }
 
 impl Admitted {
-    /// For the handler, which finds the caller in its extensions.
+    /// A write that is only played through: nothing happens, so nothing is kept or logged.
+    fn is_rehearsal(&self) -> bool {
+        self.route.rehearses && self.parts.uri.query() == Some("dry_run=true")
+    }
+
+    /// For the handler, which finds the caller and the idempotency key in its extensions.
     pub fn into_request(self) -> Request {
         let mut request = Request::from_parts(self.parts, Body::from(self.body));
-        request.extensions_mut().insert(self.caller);
+        let extensions = request.extensions_mut();
+        extensions.insert(self.caller);
+        extensions.insert(IdempotencyKey(self.idempotency_key));
         request
     }
 }

@@ -2,6 +2,8 @@
 
 /// Sponsors, deposits, balances.
 mod accounts;
+/// A rain as it is asked for, and whether it can be had.
+mod asked;
 /// Who signed a request, and whether it is the first time.
 pub mod auth;
 /// Who asks, and what that allows.
@@ -12,12 +14,16 @@ mod dead_letters;
 mod guard;
 /// Keys of this API.
 mod keys;
+/// The numbers of a falling rain as they change.
+mod live;
 /// Who did what.
 mod log;
 /// Pages of lists.
 mod page;
 /// How claims flow.
 pub mod pipeline;
+/// What a split looks like before it is paid for.
+mod preview;
 /// Errors as problem+json.
 mod problem;
 /// Create, list, show, open, top up, close, audit.
@@ -28,6 +34,8 @@ pub mod routes;
 mod server;
 /// How requests are signed.
 pub mod signing;
+/// Who has been paid, as pages, CSV, NDJSON.
+mod winners;
 /// A write, once however often it is sent, and in the log.
 pub mod write;
 
@@ -40,11 +48,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config;
 use crate::ledger::Ledger;
 use crate::steward::Steward;
 use crate::store::Store;
+pub use live::Live;
+pub use preview::Previews;
 use problem::Problem;
 pub use server::{ListenError, Server};
 
@@ -61,6 +72,10 @@ pub struct Admin {
     /// Cancelled when a drain begins: from then on the process is not ready.
     pub draining: CancellationToken,
     pub pipeline: pipeline::Pipeline,
+    pub previews: Previews,
+    pub live: Live,
+    /// Where work that outlives a request is registered.
+    pub tasks: TaskTracker,
 }
 
 pub type Shared = State<Arc<Admin>>;

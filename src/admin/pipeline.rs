@@ -19,7 +19,7 @@ use crate::store::bucket::{Bucket, Census};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Buckets asked at the same time.
-const AT_ONCE: usize = 32;
+pub(super) const AT_ONCE: usize = 32;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Numbers {
@@ -175,6 +175,6 @@ impl Memory {
 }
 
 /// The counts of a bucket and its oldest claims: waiting, leased, retrying.
-async fn look_at(bucket: &Bucket) -> Result<(Census, Vec<String>), StoreError> {
+pub(super) async fn look_at(bucket: &Bucket) -> Result<(Census, Vec<String>), StoreError> {
     Ok((bucket.census().await?, bucket.oldest_claims().await?))
 }

@@ -6,50 +6,20 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
+use super::asked::{self, NewRain};
 use super::problem::Problem;
 use super::write::IdempotencyKey;
 use super::{Admin, Shared};
 use crate::clock::now_ms;
-use crate::config::BUCKETS_MAX;
-use crate::rain::split::{Rule, Seed, Split};
-use crate::rain::{
-    self, Cents, Durability, PacketId, RainId, State as RainState, Step, UserId, Window,
-};
+use crate::rain::split::Rule;
+use crate::rain::{self, Cents, Durability, RainId, State as RainState, Step};
 use crate::steward::StewardError;
 use crate::steward::audit::Report;
 use crate::steward::repair::Repair;
 use crate::store::bucket::Census;
-
-/// How long a rain stays open unless it is told.
-const DURATION_DEFAULT_MS: i64 = 30_000;
-/// A year: longer is a slip of the keyboard.
-const DURATION_MAX_MS: i64 = 365 * 86_400_000;
-const TITLE_MAX: usize = 200;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NewRain {
-    #[serde(default)]
-    title: String,
-    room: String,
-    sponsor: String,
-    rule: Rule,
-    total_cents: Cents,
-    packets: u32,
-    min_cents: Option<Cents>,
-    max_cents: Option<Cents>,
-    opens_at_ms: Option<i64>,
-    closes_at_ms: Option<i64>,
-    duration_ms: Option<i64>,
-    durability: Option<Durability>,
-    buckets: Option<u32>,
-    refund_after_ms: Option<i64>,
-    /// Grabs must carry a key that clients are told when the rain opens.
-    #[serde(default)]
-    key_required: bool,
-}
 
 /// What is added to a rain. Rule and bounds are those of its creation unless they are given.
 #[derive(Deserialize)]
@@ -169,124 +139,80 @@ impl From<rain::Rain> for Rain {
 pub async fn create(
     State(admin): Shared,
     IdempotencyKey(key): IdempotencyKey,
+    how: Result<Query<HowToCreate>, QueryRejection>,
     body: Result<Json<NewRain>, JsonRejection>,
-) -> Result<(StatusCode, Json<Rain>), Problem> {
+) -> Result<Response, Problem> {
+    let Query(how) = how?;
     let Json(new) = body?;
     let buckets = new.buckets;
-    let new = checked(&admin, new).await?;
-    let seed = fresh_seed()?;
+    let new = asked::checked(&admin, new).await?;
     let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
+    if how.dry_run {
+        let rehearsal = rehearse(
+            &admin,
+            &new,
+            buckets,
+            Some(key.as_str()).filter(|key| !key.is_empty()),
+        )
+        .await?;
+        return Ok(Json(rehearsal).into_response());
+    }
+    let seed = asked::fresh_seed()?;
     let salts = |id| admin.store.salts(id, buckets);
     let rain = admin
         .ledger
         .create_rain(&new, seed, now_ms(), Some(&key), salts)
         .await?;
     crate::crash::point("create.recorded");
-    Ok((StatusCode::CREATED, Json(rain.into())))
+    Ok((StatusCode::CREATED, Json(Rain::from(rain))).into_response())
 }
 
-fn fresh_seed() -> Result<Seed, Problem> {
-    let mut seed = [0u8; 32];
-    getrandom::fill(&mut seed)
-        .map_err(|error| Problem::new(500, "no random seed", error.to_string()))?;
-    Ok(Seed(seed))
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HowToCreate {
+    /// Say what would happen, and let nothing happen.
+    #[serde(default)]
+    dry_run: bool,
 }
 
-/// Refuses a rain whose numbers cannot work.
-async fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Problem> {
-    let split = Split {
-        rule: new.rule,
-        total: new.total_cents,
-        packets: new.packets,
-        min: new.min_cents.unwrap_or(Cents(1)),
-        max: new.max_cents.unwrap_or(Cents(i64::MAX)),
-    };
-    split.check()?;
-    UserId::new(&new.room).map_err(|_| {
-        Problem::bad(format!(
-            "room \"{}\" must be 1 to 64 characters from A-Z a-z 0-9 . _ @ : + = / -",
-            new.room
-        ))
-    })?;
-    if new.title.chars().count() > TITLE_MAX || new.title.chars().any(char::is_control) {
-        return Err(Problem::bad(format!(
-            "title must be one line of at most {TITLE_MAX} characters"
-        )));
-    }
-    if let Some(buckets) = new.buckets
-        && !(1..=BUCKETS_MAX.min(split.packets)).contains(&buckets)
-    {
-        let most = BUCKETS_MAX.min(split.packets);
-        return Err(Problem::bad(format!(
-            "buckets {buckets} must be from 1 to {most} for {} packets",
-            split.packets
-        )));
-    }
-    let refund_after_ms = new
-        .refund_after_ms
-        .unwrap_or(admin.defaults.refund_after.as_millis() as i64);
-    if refund_after_ms < 0 {
-        return Err(Problem::bad(format!(
-            "refund_after_ms {refund_after_ms} must be 0 or more"
-        )));
-    }
-    let durability = new.durability.unwrap_or(admin.defaults.durability);
-    admin.store.offers(durability).await.map_err(Problem::bad)?;
-    Ok(rain::NewRain {
-        title: new.title,
-        room: new.room,
-        sponsor: new.sponsor,
-        window: window(new.opens_at_ms, new.closes_at_ms, new.duration_ms)?,
-        split,
-        durability,
-        refund_after_ms,
-        key_required: new.key_required,
-    })
+/// What a creation would do.
+#[derive(Serialize)]
+pub struct Rehearsal {
+    /// Always true: nothing was stored.
+    dry_run: bool,
+    /// The rain that the same key made before: it would be the answer, and no money would move.
+    existing: Option<RainId>,
+    sponsor_balance_cents: Cents,
+    sponsor_balance_after_cents: Cents,
+    /// Without an id unless it exists.
+    rain: serde_json::Value,
 }
 
-fn window(
-    opens: Option<i64>,
-    closes: Option<i64>,
-    duration: Option<i64>,
-) -> Result<Window, Problem> {
-    let duration_ms = match (opens, closes, duration) {
-        (_, Some(_), Some(_)) => {
-            return Err(Problem::bad(
-                "closes_at_ms and duration_ms exclude each other: give one",
-            ));
-        }
-        (None, Some(_), None) => {
-            return Err(Problem::bad(
-                "closes_at_ms needs opens_at_ms; for a rain that an operator opens give duration_ms",
-            ));
-        }
-        (Some(opens), Some(closes), None) => {
-            if closes <= opens {
-                return Err(Problem::bad(format!(
-                    "closes_at_ms {closes} must be after opens_at_ms {opens}"
-                )));
-            }
-            closes - opens
-        }
-        (_, None, Some(duration)) => duration,
-        (_, None, None) => DURATION_DEFAULT_MS,
-    };
-    if !(1..=DURATION_MAX_MS).contains(&duration_ms) {
-        return Err(Problem::bad(format!(
-            "a duration of {duration_ms} ms must be from 1 to {DURATION_MAX_MS} ms"
-        )));
+/// The transaction of a creation, taken back at its end: whatever would refuse it refuses this.
+async fn rehearse(
+    admin: &Admin,
+    new: &rain::NewRain,
+    buckets: u32,
+    key: Option<&str>,
+) -> Result<Rehearsal, Problem> {
+    let seed = asked::fresh_seed()?;
+    let salts = |id| admin.store.salts(id, buckets);
+    let rehearsed = admin
+        .ledger
+        .rehearse_rain(new, seed, now_ms(), key, salts)
+        .await?;
+    let mut shown = serde_json::to_value(Rain::from(rehearsed.rain.clone()))
+        .map_err(|error| Problem::new(500, "the rain cannot be shown", error.to_string()))?;
+    let existing = (!rehearsed.new).then_some(rehearsed.rain.id);
+    if let (None, Some(shown)) = (existing, shown.as_object_mut()) {
+        shown.remove("id");
     }
-    if let Some(opens) = opens
-        && opens.saturating_add(duration_ms) <= now_ms()
-    {
-        return Err(Problem::bad(format!(
-            "the rain would close at {} ms, which is past",
-            opens.saturating_add(duration_ms)
-        )));
-    }
-    Ok(Window {
-        opens_at_ms: opens,
-        duration_ms,
+    Ok(Rehearsal {
+        dry_run: true,
+        existing,
+        sponsor_balance_cents: rehearsed.balance_before,
+        sponsor_balance_after_cents: rehearsed.balance_after,
+        rain: shown,
     })
 }
 
@@ -322,7 +248,7 @@ pub async fn list(
     }))
 }
 
-async fn find(admin: &Admin, id: &str) -> Result<rain::Rain, Problem> {
+pub(super) async fn find(admin: &Admin, id: &str) -> Result<rain::Rain, Problem> {
     let id: RainId = id
         .parse()
         .map_err(|error: rain::IdError| Problem::not_found(error.to_string()))?;
@@ -394,7 +320,7 @@ pub async fn top_up(
     };
     let done = admin
         .ledger
-        .top_up(rain.id, &top_up, fresh_seed()?, now_ms(), &key)
+        .top_up(rain.id, &top_up, asked::fresh_seed()?, now_ms(), &key)
         .await?;
     crate::crash::point("top_up.recorded");
     let shown = ToppedUp {
@@ -481,54 +407,4 @@ pub async fn repair(
             Err(Problem::new(503, "not repaired yet", problem))
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WinnersPage {
-    after: Option<PacketId>,
-    limit: Option<u32>,
-}
-
-#[derive(Serialize)]
-pub struct Winners {
-    winners: Vec<Winner>,
-    next: Option<PacketId>,
-}
-
-#[derive(Serialize)]
-pub struct Winner {
-    packet_id: PacketId,
-    user: UserId,
-    cents: Cents,
-    credited_at_ms: i64,
-}
-
-/// Credited winners by packet id.
-pub async fn winners(
-    State(admin): Shared,
-    Path(id): Path<String>,
-    page: Result<Query<WinnersPage>, QueryRejection>,
-) -> Result<Json<Winners>, Problem> {
-    let Query(page) = page?;
-    let rain = find(&admin, &id).await?;
-    let limit = page.limit.unwrap_or(1_000).clamp(1, 10_000);
-    let credits = admin
-        .ledger
-        .credits_after(rain.id, page.after.map(PacketId::index), limit)
-        .await?;
-    let next = credits
-        .last()
-        .filter(|_| credits.len() == limit as usize)
-        .map(|credit| credit.packet.id);
-    let winner = |credit: crate::ledger::Credit| Winner {
-        packet_id: credit.packet.id,
-        user: credit.user,
-        cents: credit.packet.cents,
-        credited_at_ms: credit.at_ms,
-    };
-    Ok(Json(Winners {
-        winners: credits.into_iter().map(winner).collect(),
-        next,
-    }))
 }

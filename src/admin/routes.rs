@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::routing::{MethodRouter, get, post};
 
 use super::caller::{Access, Module};
-use super::{Admin, accounts, dead_letters, keys, log, pipeline, rains};
+use super::{Admin, accounts, dead_letters, keys, live, log, pipeline, preview, rains, winners};
 
 /// What a route is about, named by the first parameter of its path: the log says it, and shows it as it was before a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Route {
     pub target: Target,
     /// Its answer holds a credential, which is not kept.
     pub gives_credential: bool,
+    /// With the query dry_run=true it says what it would do, and does nothing.
+    pub rehearses: bool,
 }
 
 type Handler = MethodRouter<Arc<Admin>>;
@@ -47,7 +49,8 @@ pub fn all() -> Vec<(Route, Handler)> {
         read("/v1/accounts/{name}", "show_account", Accounts, Account, get(accounts::show)),
         write("/v1/accounts/{name}/deposits", "deposit", Accounts, Sponsor, post(accounts::deposit)),
         read("/v1/rains", "list_rains", Rains, Nothing, get(rains::list)),
-        write("/v1/rains", "create_rain", Rains, Nothing, post(rains::create)),
+        write("/v1/rains", "create_rain", Rains, Nothing, post(rains::create)).or_rehearse(),
+        ask("/v1/rains/preview", "preview_rain", Rains, Nothing, post(preview::preview)),
         read("/v1/rains/{id}", "show_rain", Rains, Rain, get(rains::show)),
         write("/v1/rains/{id}/open", "open_rain", Rains, Rain, post(rains::open)),
         write("/v1/rains/{id}/pause", "pause_rain", Rains, Rain, post(rains::pause)),
@@ -56,7 +59,10 @@ pub fn all() -> Vec<(Route, Handler)> {
         write("/v1/rains/{id}/close", "close_rain", Rains, Rain, post(rains::close)),
         read("/v1/rains/{id}/audit", "audit_rain", Audits, Rain, get(rains::audit)),
         write("/v1/rains/{id}/repair", "repair_rain", Audits, Rain, post(rains::repair)),
-        read("/v1/rains/{id}/winners", "list_winners", Rains, Rain, get(rains::winners)),
+        read("/v1/rains/{id}/live", "watch_rain", Rains, Rain, get(live::stream)),
+        read("/v1/rains/{id}/winners", "list_winners", Rains, Rain, get(winners::list)),
+        read("/v1/rains/{id}/winners.csv", "winners_as_csv", Rains, Rain, get(winners::csv)),
+        read("/v1/rains/{id}/winners.ndjson", "winners_as_ndjson", Rains, Rain, get(winners::ndjson)),
         read("/v1/pipeline", "show_pipeline", Rains, Nothing, get(pipeline::show)),
         read("/v1/dead-letters", "list_dead_letters", DeadLetters, Nothing, get(dead_letters::list)),
         write("/v1/dead-letters/requeue", "requeue_dead_letters", DeadLetters, Nothing, post(dead_letters::requeue_all)),
@@ -96,8 +102,22 @@ fn read(
         access: Access::Read,
         target,
         gives_credential: false,
+        rehearses: false,
     };
     Entry { route, handler }
+}
+
+/// A question that needs a body.
+fn ask(
+    path: &'static str,
+    operation: &'static str,
+    module: Module,
+    target: Target,
+    handler: Handler,
+) -> Entry {
+    let mut entry = read(path, operation, module, target, handler);
+    entry.route.method = "POST";
+    entry
 }
 
 fn write(
@@ -107,13 +127,17 @@ fn write(
     target: Target,
     handler: Handler,
 ) -> Entry {
-    let mut entry = read(path, operation, module, target, handler);
-    entry.route.method = "POST";
+    let mut entry = ask(path, operation, module, target, handler);
     entry.route.access = Access::Write;
     entry
 }
 
 impl Entry {
+    fn or_rehearse(mut self) -> Entry {
+        self.route.rehearses = true;
+        self
+    }
+
     fn with_credential(mut self) -> Entry {
         self.route.gives_credential = true;
         self

@@ -121,8 +121,7 @@ async fn attempt(admitted: Admitted, next: Next) -> Result<Response, Problem> {
     }
     crate::crash::point("write.begun");
     let gives_credential = admitted.route.gives_credential;
-    let mut request = admitted.into_request();
-    request.extensions_mut().insert(IdempotencyKey(key.clone()));
+    let request = admitted.into_request();
     let response = held(&admin, &key, &holder, next.run(request)).await;
     crate::crash::point("write.done");
     let (head, body) = response.into_parts();

@@ -8,8 +8,16 @@ mod demo;
 mod doctor;
 /// Keys of the admin API, and the log of who did what.
 mod keys;
+/// Bars, lines, colours.
+mod paint;
+/// What a rain would be.
+mod preview;
 /// Commands that speak to the admin API.
 mod remote;
+/// A rain as it falls.
+mod watch;
+/// Who has been paid.
+mod winners;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,7 +61,7 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         roles: Vec<String>,
     },
-    /// Create, list, show, open, top up and close rains
+    /// Preview, create, list, show, watch, open, top up and close rains
     #[command(subcommand)]
     Rain(remote::RainCommand),
     /// Sponsors' accounts and deposits
@@ -82,6 +90,8 @@ enum Command {
         #[command(flatten)]
         server: remote::ServerFlags,
     },
+    /// Everybody who has been paid, by packet: a table, or a JSON object a line
+    Winners(winners::WinnersFlags),
     /// Look at nodes, ledger and machine, and say what is wrong and what to do
     Doctor {
         /// As JSON
@@ -133,6 +143,9 @@ pub fn run() -> ExitCode {
         }),
         Command::Repair { rain, all, server } => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::repair(&settings, rain, all, &server))
+        }),
+        Command::Winners(flags) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(winners::winners(&settings, flags))
         }),
         Command::Doctor { json } => with_settings(&cli.settings, None, |settings| {
             in_runtime(doctor::doctor(settings, json))

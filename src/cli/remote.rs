@@ -12,6 +12,9 @@ use hongbao::rain::split::{Rule, Tier};
 use hongbao::rain::{Cents, Durability, PacketId, RainId};
 use hongbao::serve::Addresses;
 
+use super::preview::{self, PreviewFlags, SplitFlags};
+use super::watch::{self, WatchFlags};
+
 /// Which server, and with what key. Without flags: the one that runs on the data directory, with the key it made.
 #[derive(Args)]
 pub struct ServerFlags {
@@ -30,6 +33,8 @@ pub struct ServerFlags {
 pub enum RainCommand {
     /// Fund a rain and load its packets
     Create(Box<CreateFlags>),
+    /// What a split would look like: smallest, largest, median, a histogram. Nothing is stored, and no rain has these amounts
+    Preview(PreviewFlags),
     /// All rains, newest first
     List {
         #[command(flatten)]
@@ -41,6 +46,9 @@ pub enum RainCommand {
         #[command(flatten)]
         server: ServerFlags,
     },
+    /// Watch it fall: packets left, rates, outcomes, claims, buckets; a line for each look where there is no terminal, or with --json. Ends with the
+    /// rain (exit code 0), or when the server stays away (1)
+    Watch(WatchFlags),
     /// Open it now
     Open {
         rain: RainId,
@@ -65,24 +73,8 @@ pub struct CreateFlags {
     /// Where it falls: sessions that watch this room are told
     #[arg(long)]
     room: String,
-    /// Money to give away, like 10000.00
-    #[arg(long)]
-    total: Cents,
-    /// How many packets it becomes (a prize table says it itself)
-    #[arg(long, required_unless_present = "tier")]
-    packets: Option<u32>,
-    /// even, double_mean or line_cut
-    #[arg(long, default_value = "double_mean", value_parser = parse_rule)]
-    rule: Rule,
-    /// A row of a prize table, COUNTxAMOUNT like 100x8.88; may be repeated, and replaces --rule and --packets
-    #[arg(long, value_parser = parse_tier, conflicts_with_all = ["packets", "rule"])]
-    tier: Vec<Tier>,
-    /// Smallest packet [default: 0.01]
-    #[arg(long)]
-    min: Option<Cents>,
-    /// Largest packet [default: no limit]
-    #[arg(long)]
-    max: Option<Cents>,
+    #[command(flatten)]
+    split: SplitFlags,
     #[arg(long, default_value = "")]
     title: String,
     /// Opening time, ms since 1970; without it the rain waits for `hongbao rain open`
@@ -106,6 +98,9 @@ pub struct CreateFlags {
     /// Your own name for this request: the same key makes one rain
     #[arg(long)]
     key: Option<String>,
+    /// Check everything and say what would happen, but let nothing happen
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -214,7 +209,7 @@ pub enum DeadCommand {
     },
 }
 
-fn parse_rule(text: &str) -> Result<Rule, String> {
+pub fn parse_rule(text: &str) -> Result<Rule, String> {
     match text {
         "even" => Ok(Rule::Even),
         "double_mean" => Ok(Rule::DoubleMean),
@@ -223,7 +218,7 @@ fn parse_rule(text: &str) -> Result<Rule, String> {
     }
 }
 
-fn parse_tier(text: &str) -> Result<Tier, String> {
+pub fn parse_tier(text: &str) -> Result<Tier, String> {
     let fault = || format!("\"{text}\" is not COUNTxAMOUNT, like 100x8.88");
     let (count, cents) = text.split_once('x').ok_or_else(fault)?;
     Ok(Tier {
@@ -272,10 +267,16 @@ pub async fn rain(settings: &Settings, command: RainCommand) -> anyhow::Result<E
     match command {
         RainCommand::Create(flags) => {
             let server = flags.server.connect(settings)?;
-            let json = flags.server.json;
-            let rain = server.create_rain(&new_rain(*flags)).await?;
-            show_rain(&rain, json)?;
+            let (json, dry_run) = (flags.server.json, flags.dry_run);
+            let new = new_rain(*flags);
+            if dry_run {
+                preview::show_rehearsal(&server.rehearse_rain(&new).await?, json)?;
+            } else {
+                show_rain(&server.create_rain(&new).await?, json)?;
+            }
         }
+        RainCommand::Preview(flags) => return preview::preview(settings, flags).await,
+        RainCommand::Watch(flags) => return watch::watch(settings, flags).await,
         RainCommand::List { server } => {
             let rains = server.connect(settings)?.rains().await?;
             if server.json {
@@ -311,7 +312,7 @@ pub async fn rain(settings: &Settings, command: RainCommand) -> anyhow::Result<E
 }
 
 /// A prize table says how many packets it has.
-fn packets_of(packets: Option<u32>, tiers: &[Tier]) -> u32 {
+pub fn packets_of(packets: Option<u32>, tiers: &[Tier]) -> u32 {
     if tiers.is_empty() {
         return packets.unwrap_or_default();
     }
@@ -336,20 +337,10 @@ fn new_top_up(flags: TopUpFlags) -> NewTopUp {
 }
 
 fn new_rain(flags: CreateFlags) -> NewRain {
-    let packets = packets_of(flags.packets, &flags.tier);
     NewRain {
         title: flags.title,
         room: flags.room,
         sponsor: flags.sponsor,
-        rule: if flags.tier.is_empty() {
-            flags.rule
-        } else {
-            Rule::Tiers(flags.tier)
-        },
-        total_cents: flags.total,
-        packets,
-        min_cents: flags.min,
-        max_cents: flags.max,
         opens_at_ms: flags.opens_at_ms,
         duration_ms: flags.duration_ms,
         durability: flags.durability,
@@ -357,6 +348,7 @@ fn new_rain(flags: CreateFlags) -> NewRain {
         refund_after_ms: flags.refund_after_ms,
         key_required: flags.key_required,
         key: flags.key,
+        ..flags.split.rain()
     }
 }
 

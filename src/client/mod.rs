@@ -47,6 +47,10 @@ mod events;
 mod grab;
 /// The user's messages, each once and in order.
 mod inbox;
+/// The live numbers of a rain.
+pub mod live;
+/// Previews, rehearsals, lists of winners: the admin API about rains.
+pub mod rains;
 /// A new token before the old one expires.
 mod renewal;
 /// The writing side of a connection, and TLS over it.

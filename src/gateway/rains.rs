@@ -223,6 +223,7 @@ impl Rains {
 
     /// Takes in a snapshot unless a newer one is known. The buckets' epochs are kept as long as the buckets stay.
     fn put(&self, snapshot: Snapshot) {
+        crate::tally::make_room(snapshot.rain);
         let fresh = Arc::new(RainView::new(snapshot));
         self.views.rcu(|views| {
             let mut views = HashMap::clone(views);

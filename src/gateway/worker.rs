@@ -488,6 +488,7 @@ impl Worker {
         retry_after_ms: u32,
     ) {
         crate::metrics::get().outcome(outcome).increment(1);
+        crate::tally::count(rain_id, outcome);
         let result = GrabResult {
             outcome: outcome as i32,
             rain_id,

@@ -55,6 +55,7 @@ pub use entry::{Booking, Kind};
 pub use error::LedgerError;
 pub use http_balance::{Endpoint, EndpointSettings};
 pub use open::{look, without_password};
+pub use rains::Rehearsed;
 pub use requests::{Begun, End, LogLine, Write};
 pub use returned::Discard;
 pub use statement::{Cursor, Line};

@@ -47,29 +47,79 @@ impl Ledger {
         salts: impl FnOnce(RainId) -> Vec<u32> + Send,
     ) -> Result<Rain, LedgerError> {
         let sponsor = AccountName::sponsor(&new.sponsor)?;
-        let request_key = request_key.map(checked_key).transpose()?;
+        let mut tx = self.begin_rain(new, request_key).await?;
+        let created = tx
+            .create_rain(new, seed, created_at_ms, request_key, &sponsor, salts)
+            .await;
+        match created {
+            Ok(created) => {
+                tx.commit().await?;
+                Ok(created.rain)
+            }
+            Err(refused) => Err(self.refused_rain(new, tx, refused).await?),
+        }
+    }
+
+    /// Everything that [`Ledger::create_rain`] does and refuses, taken back at the end.
+    pub async fn rehearse_rain(
+        &self,
+        new: &NewRain,
+        seed: Seed,
+        created_at_ms: i64,
+        request_key: Option<&str>,
+        salts: impl FnOnce(RainId) -> Vec<u32> + Send,
+    ) -> Result<Rehearsed, LedgerError> {
+        let sponsor = AccountName::sponsor(&new.sponsor)?;
+        let mut tx = self.begin_rain(new, request_key).await?;
+        let rehearsed = async {
+            let balance_before = tx.balance(&sponsor).await?;
+            let created = tx
+                .create_rain(new, seed, created_at_ms, request_key, &sponsor, salts)
+                .await?;
+            Ok(Rehearsed {
+                rain: created.rain,
+                new: created.new,
+                balance_before,
+                balance_after: tx.balance(&sponsor).await?,
+            })
+        };
+        match rehearsed.await {
+            Ok(rehearsed) => {
+                tx.roll_back().await;
+                Ok(rehearsed)
+            }
+            Err(refused) => Err(self.refused_rain(new, tx, refused).await?),
+        }
+    }
+
+    async fn begin_rain(
+        &self,
+        new: &NewRain,
+        request_key: Option<&str>,
+    ) -> Result<Tx, LedgerError> {
+        request_key.map(checked_key).transpose()?;
         if new.split.total.0 <= 0 {
             return Err(LedgerError::NotPositive {
                 what: "total of a rain",
                 cents: new.split.total,
             });
         }
-        let mut tx = self.db.begin("creating a rain").await?;
-        match tx
-            .create_rain(new, seed, created_at_ms, request_key, &sponsor, salts)
-            .await
-        {
-            Ok(rain) => {
-                tx.commit().await?;
-                Ok(rain)
-            }
-            Err(refused @ LedgerError::Refused { .. }) => {
-                tx.roll_back().await;
-                let why = self.why_not_funded(&new.sponsor, "a rain", new.split.total);
-                Err(why.await?.unwrap_or(refused))
-            }
-            Err(other) => Err(other),
+        self.db.begin("creating a rain").await
+    }
+
+    /// Why the database said no, if that can be found out.
+    async fn refused_rain(
+        &self,
+        new: &NewRain,
+        tx: Tx,
+        error: LedgerError,
+    ) -> Result<LedgerError, LedgerError> {
+        tx.roll_back().await;
+        if !matches!(error, LedgerError::Refused { .. }) {
+            return Ok(error);
         }
+        let why = self.why_not_funded(&new.sponsor, "a rain", new.split.total);
+        Ok(why.await?.unwrap_or(error))
     }
 
     pub(super) async fn why_not_funded(
@@ -230,6 +280,17 @@ impl Ledger {
     }
 }
 
+/// A creation that did not happen.
+pub struct Rehearsed {
+    /// As it would have been, but for its id; or the rain that the same key made before.
+    pub rain: Rain,
+    /// False: the same key has made it before.
+    pub new: bool,
+    /// Of the sponsor.
+    pub balance_before: Cents,
+    pub balance_after: Cents,
+}
+
 /// A rain after a step.
 pub(super) struct Stepped {
     pub(super) rain: Rain,
@@ -246,7 +307,7 @@ impl Tx {
         request_key: Option<&str>,
         sponsor: &AccountName,
         salts: impl FnOnce(RainId) -> Vec<u32>,
-    ) -> Result<Rain, LedgerError> {
+    ) -> Result<Stepped, LedgerError> {
         let request = request_text(new);
         let sql = "INSERT INTO rains (request_key, request, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms,
                                       durability, refund_after_ms, state, version, created_at_ms, key_required)
@@ -270,9 +331,9 @@ impl Tx {
             i64::from(new.key_required).into(),
         ];
         let Some(row) = self.row(sql, values).await? else {
-            return self
-                .rain_made_before(request_key.unwrap_or_default(), &request)
-                .await;
+            let key = request_key.unwrap_or_default();
+            let rain = self.rain_made_before(key, &request).await?;
+            return Ok(Stepped { rain, new: false });
         };
         let id = rain_id(&row, 0)?;
         let salts = json_text(&salts(id));
@@ -296,12 +357,22 @@ impl Tx {
             note: None,
         };
         match self.record(&fund).await? {
-            Recorded::New => self.rain(id).await,
+            Recorded::New => Ok(Stepped {
+                rain: self.rain(id).await?,
+                new: true,
+            }),
             Recorded::Earlier(_) => Err(LedgerError::Broken {
                 doing: "funding a rain whose id was used before",
                 source: sqlx::Error::RowNotFound,
             }),
         }
+    }
+
+    /// Nothing for an account that does not exist.
+    async fn balance(&mut self, account: &AccountName) -> Result<Cents, LedgerError> {
+        let sql = "SELECT balance_cents FROM accounts WHERE name = $1";
+        let row = self.row(sql, vec![account.to_string().into()]).await?;
+        row.map_or(Ok(Cents::ZERO), |row| row.i64(0).map(Cents))
     }
 
     async fn rain_made_before(&mut self, key: &str, request: &str) -> Result<Rain, LedgerError> {

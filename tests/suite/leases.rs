@@ -329,6 +329,7 @@ async fn a_holder_that_loses_its_node_is_told_before_anybody_else_gets_the_lease
         "store.call_timeout_ms=300",
         "gateway.replicas_wait_ms=200",
         "store.connect_timeout_ms=300",
+        "gateway.replicas_wait_ms=200",
     ];
     let settings = Settings::read(Sources::default().flags(flags)).unwrap().0;
     let behind_wire = Store::open(&settings.store, &settings.data_dir, Durability::Memory).await;

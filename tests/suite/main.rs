@@ -28,6 +28,8 @@ mod inbox;
 mod leases;
 /// Every promise of the ledger, on both stores.
 mod ledger;
+/// A rain before it is paid for, while it falls, and when it is over, as an operator sees it.
+mod operators;
 /// What is told without being asked for.
 mod pushes;
 /// Whole rains, with crashes in the middle.

@@ -7,7 +7,7 @@ mod shapes;
 
 use std::time::Duration;
 
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -318,6 +318,25 @@ impl AdminClient {
         self.write(path, body, None, CALL).await
     }
 
+    /// Asks something that takes a while and changes nothing. `key`: the name of the write that it is about, or nothing.
+    pub(in crate::client) async fn ask<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Value,
+        key: &str,
+    ) -> Result<T, AdminError> {
+        let (url, body) = (self.url(path, query), body.to_string());
+        self.call(&Method::POST, &url, body.as_bytes(), key, LONG_CALL)
+            .await
+    }
+
+    /// An answer whose body is still to be read, and may take as long as it takes.
+    pub(in crate::client) async fn stream(&self, path: &[&str]) -> Result<Response, AdminError> {
+        let url = self.url(path, &[]);
+        self.send(self.signed(&Method::GET, &url, &[], "")).await
+    }
+
     async fn read<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -362,22 +381,32 @@ impl AdminClient {
         idempotency_key: &str,
         limit: Duration,
     ) -> Result<T, AdminError> {
-        let unreachable = |error: reqwest::Error| AdminError::Unreachable {
-            url: self.base.to_string(),
-            reason: chain(&error),
-        };
         let request = self.signed(method, url, body, idempotency_key);
-        let response = request.timeout(limit).send().await.map_err(unreachable)?;
-        let status = response.status();
-        let bytes = response.bytes().await.map_err(unreachable)?;
-        if !status.is_success() {
-            return Err(problem(status, &bytes));
-        }
+        let response = self.send(request.timeout(limit)).await?;
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
         serde_json::from_slice(&bytes).map_err(|error| AdminError::Unreadable {
             method: method.clone(),
             path: url.path().to_owned(),
             reason: format!("{error} in {}", shown(&bytes)),
         })
+    }
+
+    /// An answer that is no problem, its body still to be read.
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<Response, AdminError> {
+        let response = request.send().await.map_err(|error| self.lost(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        Err(problem(status, &bytes))
+    }
+
+    fn lost(&self, error: &reqwest::Error) -> AdminError {
+        AdminError::Unreachable {
+            url: self.base.to_string(),
+            reason: chain(error),
+        }
     }
 
     fn signed(
@@ -457,7 +486,7 @@ fn shown(body: &[u8]) -> String {
 }
 
 /// reqwest's own text stops short of the cause ("error sending request").
-fn chain(error: &dyn std::error::Error) -> String {
+pub(in crate::client) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

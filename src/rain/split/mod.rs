@@ -32,7 +32,7 @@ mod summary;
 mod tests;
 
 pub use allocation::{Allocation, Amounts};
-pub use summary::{Bar, Summary};
+pub use summary::{Bar, EXACT_PACKETS_MAX, Summary};
 
 /// Packets of one rain: 100 million pool entries of about 25 bytes (`packet_id:cents`) are 2.5 GB in Redis before anybody has won one.
 pub const PACKETS_MAX: u32 = 100_000_000;
