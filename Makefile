@@ -1,6 +1,6 @@
 # make demo and make test do all the set-up on a fresh Debian or Ubuntu machine that has Rust.
 
-.PHONY: help demo test test-crash test-failover bench bench-settle bench-idle bench-hostile lint build need-build need-redis need-postgres need-prometheus
+.PHONY: help demo test test-crash test-failover bench bench-settle bench-idle bench-hostile lint build need-build need-redis need-postgres need-prometheus need-chromium
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -10,7 +10,7 @@ demo: need-build need-redis ## Run a whole rain on three Redis nodes and show th
 	@cargo build --release --quiet --workspace --bins
 	@target/release/hongbao demo $(DEMO)
 
-test: need-build need-redis need-postgres need-prometheus ## Run all tests, on real Redis, PostgreSQL and Prometheus servers
+test: need-build need-redis need-postgres need-prometheus need-chromium ## Run all tests, on real Redis, PostgreSQL and Prometheus servers, in a real browser
 	cargo test --workspace
 
 test-crash: need-build need-redis ## Kill the real process at every crash point, finish the rain, audit; print the verdicts
@@ -52,3 +52,6 @@ need-postgres:
 
 need-prometheus:
 	@.ci/unpack prometheus "asks every question of the dashboards and alerts, in the tests" prometheus promtool
+
+need-chromium:
+	@.ci/chromium

@@ -375,6 +375,10 @@ pub struct Admin {
     pub live_interval: Duration,
     /// Streams of live numbers at once. Each is a connection, and counts among `connections_max` too.
     pub live_streams_max: usize,
+    /// A session of the console in which nobody does anything ends after this.
+    pub console_idle: Duration,
+    /// The longest that a session of the console lasts.
+    pub console_session: Duration,
 }
 
 impl Settings {

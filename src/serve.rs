@@ -174,6 +174,7 @@ pub async fn start(
         pipeline: Default::default(),
         previews: Default::default(),
         live: Live::new(settings.admin.live_streams_max),
+        logins: Default::default(),
         tasks: tasks.clone(),
     });
     let server = Server::bind(&settings.admin).await?;

@@ -7,11 +7,12 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
+use super::page;
 use super::problem::Problem;
 use super::write::IdempotencyKey;
 use crate::clock::now_ms;
-use crate::ledger::{AccountName, Booking};
-use crate::rain::Cents;
+use crate::ledger::{self, AccountName, Booking};
+use crate::rain::{Cents, PacketId, RainId};
 
 #[derive(Serialize)]
 pub struct Account {
@@ -111,6 +112,68 @@ pub async fn list(
         .await?;
     Ok(Json(Accounts {
         accounts: accounts.into_iter().map(Account::from).collect(),
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatementPage {
+    limit: Option<u32>,
+    cursor: Option<String>,
+}
+
+/// One movement of money.
+#[derive(Serialize)]
+pub struct Line {
+    at_ms: i64,
+    kind: &'static str,
+    /// Above zero: came in. Below: went out.
+    cents: Cents,
+    /// Where it came from or went to.
+    other: String,
+    rain_id: Option<RainId>,
+    packet_id: Option<PacketId>,
+    /// The reason of a discard, for example.
+    note: Option<String>,
+}
+
+impl From<ledger::Line> for Line {
+    fn from(line: ledger::Line) -> Line {
+        Line {
+            at_ms: line.at_ms,
+            kind: line.kind.as_str(),
+            cents: line.cents,
+            other: line.other.to_string(),
+            rain_id: line.rain,
+            packet_id: line.packet,
+            note: line.note,
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub struct Statement {
+    lines: Vec<Line>,
+    next_cursor: Option<String>,
+}
+
+/// Newest first.
+pub async fn statement(
+    State(admin): Shared,
+    Path(name): Path<String>,
+    page: Result<Query<StatementPage>, QueryRejection>,
+) -> Result<Json<Statement>, Problem> {
+    let Query(page) = page?;
+    let limit = page::limit(page.limit, 100, 1_000)?;
+    let after = page::place(page.cursor.as_deref(), "statement")?;
+    let account: AccountName = name.parse()?;
+    find(&admin, &account).await?;
+    let lines = admin.ledger.statement(&account, after, limit + 1).await?;
+    let (lines, next_cursor) =
+        page::cut(lines, limit, |line| page::cursor("statement", line.cursor));
+    Ok(Json(Statement {
+        lines: lines.into_iter().map(Line::from).collect(),
+        next_cursor,
     }))
 }
 

@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, Method, Uri};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
 
 use super::Admin;
 use super::caller::{Caller, Role};
@@ -158,6 +159,46 @@ impl Gate {
         }))
     }
 
+    /// Whose secret this is, and its hash; `None` for a key that is not known and for a wrong secret alike.
+    pub async fn holder(
+        &self,
+        admin: &Admin,
+        id: &str,
+        secret: &str,
+    ) -> Result<Option<(Caller, String)>, Problem> {
+        let given = hash_of(secret);
+        let candidate = self.candidate(admin, id).await?;
+        let Some(candidate) = candidate.filter(|known| known.holds(&given)) else {
+            return Ok(None);
+        };
+        note_use(admin, &candidate).await;
+        match candidate.gone {
+            Some(gone) => Err(gone),
+            None => Ok(Some((candidate.caller, given))),
+        }
+    }
+
+    /// The holder of a secret that was good before, with the roles of now; a problem when it is good no more.
+    pub async fn still_holds(
+        &self,
+        admin: &Admin,
+        id: &str,
+        secret_hash: &str,
+    ) -> Result<Caller, Problem> {
+        let candidate = self.candidate(admin, id).await?;
+        let Some(candidate) = candidate.filter(|known| known.holds(secret_hash)) else {
+            let detail = format!("key {id} has another secret by now: log in with that");
+            return Err(refused("the session has ended", detail));
+        };
+        note_use(admin, &candidate).await;
+        candidate.gone.map_or(Ok(candidate.caller), Err)
+    }
+
+    /// What pages of a session send with their writes: it cannot be guessed, and no other site can read it.
+    pub fn csrf_token(&self, session_hash: &str) -> String {
+        self.derive(&format!("csrf {session_hash}"))
+    }
+
     /// The nonces of this process; `false` when it was used. Spares the node a call, and is all there is for a read while the node is away.
     fn first_use_here(&self, nonce: &str) -> Result<bool, Problem> {
         let mut nonces = self.nonces.lock().expect("no panic under this lock");
@@ -172,6 +213,16 @@ impl Gate {
         }
         let before = nonces.insert(nonce.to_owned(), Instant::now());
         Ok(before.is_none_or(|seen| seen.elapsed() >= kept))
+    }
+}
+
+impl Candidate {
+    /// In constant time.
+    fn holds(&self, secret_hash: &str) -> bool {
+        let hashes = self.secrets.iter().map(|secret| hash_of(secret));
+        hashes.fold(false, |found, hash| {
+            found | bool::from(hash.as_bytes().ct_eq(secret_hash.as_bytes()))
+        })
     }
 }
 

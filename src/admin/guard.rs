@@ -14,9 +14,10 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use super::Admin;
 use super::auth::{self, Signed};
 use super::caller::{Access, Caller};
+use super::console::session;
 use super::problem::Problem;
 use super::routes::Route;
-use super::signing::random_text;
+use super::signing::{self, random_text};
 use super::write::{self, IdempotencyKey};
 
 /// Names a request in its answer and in the log.
@@ -65,16 +66,26 @@ async fn admit(
         .await
         .map_err(|error| Problem::not_found(error.body_text()))?;
     let parameter = params.iter().next().map(|(_, value)| value.to_owned());
-    let signed = Signed::read(&parts.headers)?;
     let body = read_body(&admin, body);
-    let (caller, body) =
-        auth::authenticate(&admin, &parts.method, &parts.uri, &signed, body).await?;
+    let (caller, body, idempotency_key) = match session::Cookie::read(&parts.headers) {
+        Some(cookie) if !parts.headers.contains_key(signing::KEY) => {
+            let caller = session::authenticate(&admin, &parts, &cookie).await?;
+            let key = session::idempotency_key(&parts.headers);
+            (caller, body.await?, key)
+        }
+        _ => {
+            let signed = Signed::read(&parts.headers)?;
+            let (method, uri) = (&parts.method, &parts.uri);
+            let (caller, body) = auth::authenticate(&admin, method, uri, &signed, body).await?;
+            (caller, body, signed.idempotency_key)
+        }
+    };
     let admitted = Admitted {
         admin,
         route,
         caller,
         request_id: request_id.to_owned(),
-        idempotency_key: signed.idempotency_key,
+        idempotency_key,
         parameter: parameter.unwrap_or_default(),
         parts,
         body,
@@ -115,7 +126,7 @@ impl Admitted {
 }
 
 /// The whole body, bounded in size and time: it has to be there before its author is known, since the signature covers it.
-async fn read_body(admin: &Admin, body: Body) -> Result<Bytes, Problem> {
+pub async fn read_body(admin: &Admin, body: Body) -> Result<Bytes, Problem> {
     let (most, patience) = (admin.settings.body_max, admin.settings.body_timeout);
     let whole = Limited::new(body, most).collect();
     match tokio::time::timeout(patience, whole).await {

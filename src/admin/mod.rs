@@ -8,6 +8,8 @@ mod asked;
 pub mod auth;
 /// Who asks, and what that allows.
 pub mod caller;
+/// What operators see in a browser, and how they log in to it.
+mod console;
 /// Claims that wait for a person.
 mod dead_letters;
 /// What every request passes: who asks, whether they may.
@@ -54,6 +56,7 @@ use crate::config;
 use crate::ledger::Ledger;
 use crate::steward::Steward;
 use crate::store::Store;
+pub use console::Logins;
 pub use live::Live;
 pub use preview::Previews;
 use problem::Problem;
@@ -74,6 +77,7 @@ pub struct Admin {
     pub pipeline: pipeline::Pipeline,
     pub previews: Previews,
     pub live: Live,
+    pub logins: Logins,
     /// Where work that outlives a request is registered.
     pub tasks: TaskTracker,
 }
@@ -91,7 +95,8 @@ pub fn router(admin: Arc<Admin>) -> Router {
     let api = api
         .layer(DefaultBodyLimit::disable())
         .with_state(admin.clone());
-    probes(admin).merge(api)
+    let console = console::router().with_state(admin.clone());
+    probes(admin).merge(api).merge(console)
 }
 
 /// What machines ask without a key, in every process.

@@ -47,6 +47,7 @@ pub fn all() -> Vec<(Route, Handler)> {
         read("/v1/accounts", "list_accounts", Accounts, Nothing, get(accounts::list)),
         write("/v1/accounts", "create_sponsor", Accounts, Nothing, post(accounts::create)),
         read("/v1/accounts/{name}", "show_account", Accounts, Account, get(accounts::show)),
+        read("/v1/accounts/{name}/statement", "show_statement", Accounts, Account, get(accounts::statement)),
         write("/v1/accounts/{name}/deposits", "deposit", Accounts, Sponsor, post(accounts::deposit)),
         read("/v1/rains", "list_rains", Rains, Nothing, get(rains::list)),
         write("/v1/rains", "create_rain", Rains, Nothing, post(rains::create)).or_rehearse(),

@@ -1,11 +1,12 @@
 //! The accept loop. A client that sends its headers slowly, or opens more connections than allowed, costs a bounded amount.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
@@ -22,6 +23,10 @@ pub struct ListenError {
     address: SocketAddr,
     source: std::io::Error,
 }
+
+/// The other end of the connection, among the extensions of each request.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
 
 pub struct Server {
     pub address: SocketAddr,
@@ -57,8 +62,8 @@ impl Server {
                     () = stop.cancelled() => return,
                     accepted = self.listener.accept() => accepted,
                 };
-                let stream = match accepted {
-                    Ok((stream, _)) => stream,
+                let (stream, peer) = match accepted {
+                    Ok((stream, from)) => (stream, Peer(from.ip())),
                     Err(error) => {
                         tracing::warn!(%error, "an admin connection cannot be accepted");
                         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -68,10 +73,15 @@ impl Server {
                 let (router, stop) = (router.clone(), stop.clone());
                 let header_timeout = self.settings.header_timeout;
                 connections.spawn(async move {
+                    let router = TowerToHyperService::new(router);
+                    let service = service_fn(move |mut request: hyper::Request<_>| {
+                        request.extensions_mut().insert(peer);
+                        router.call(request)
+                    });
                     let connection = http1::Builder::new()
                         .timer(TokioTimer::new())
                         .header_read_timeout(header_timeout)
-                        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+                        .serve_connection(TokioIo::new(stream), service);
                     let mut connection = std::pin::pin!(connection);
                     tokio::select! {
                         _ = connection.as_mut() => {}

@@ -94,6 +94,8 @@ impl Settings {
                 body_timeout: r.ms("admin.body_timeout_ms", 10_000, 100..=600_000),
                 live_interval: r.ms("admin.live_interval_ms", 500, 50..=60_000),
                 live_streams_max: r.count("admin.live_streams_max", 64, 1..=65_536),
+                console_idle: r.ms("admin.console_idle_ms", 1_800_000, 50..=86_400_000),
+                console_session: r.ms("admin.console_session_ms", 43_200_000, 50..=7 * 86_400_000),
             },
             roles: known_roles,
             data_dir,

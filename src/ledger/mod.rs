@@ -23,6 +23,8 @@ mod api_keys;
 mod balance;
 /// What an auditor reads: totals, winners, whether the books agree.
 mod books;
+/// Who is logged in to the console.
+mod console_sessions;
 /// claim → credit, in batches.
 mod credit;
 /// Statements to either store, transactions.
@@ -50,6 +52,7 @@ pub use accounts::{Account, AccountName};
 pub use api_keys::{API_KEYS_MAX, ApiKey, Rotation};
 pub use balance::{Balance, HttpBalance};
 pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
+pub use console_sessions::{CONSOLE_SESSIONS_PER_KEY, ConsoleSession};
 pub use credit::{Refusal, Verdict};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;

@@ -1,5 +1,7 @@
 /// Store, ledger and steward in this process.
 pub mod bench;
+/// A real Chromium.
+pub mod browser;
 /// A Redis Cluster.
 pub mod cluster;
 /// A company's balance system that misbehaves on command.
