@@ -368,6 +368,8 @@ pub struct Admin {
     pub body_max: usize,
     /// How often the live numbers of a rain that somebody watches are taken.
     pub live_interval: Duration,
+    /// How often it is looked whether a schedule's rain is to be created.
+    pub schedule_interval: Duration,
     /// Streams of live numbers at once. Each is a connection, and counts among `connections_max` too.
     pub live_streams_max: usize,
 }

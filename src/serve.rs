@@ -181,6 +181,8 @@ pub async fn start(
         addresses.admin = Some(server.address);
         let watching = admin::pipeline::watch(admin.clone(), stop.clone());
         task::spawn(&tasks, "admin.pipeline", watching);
+        let openings = admin::openings::keep(admin.clone(), stop.clone());
+        task::spawn(&tasks, "admin.openings", openings);
         server.serve(admin::router(admin), &tasks, stop.clone());
     } else {
         // A load balancer asks a gateway's machine too, and somebody wants its numbers.

@@ -8,6 +8,8 @@ mod asked;
 mod dead_letters;
 /// The numbers of a falling rain as they change.
 mod live;
+/// The rains of schedules, ahead of their openings.
+pub mod openings;
 /// How claims flow.
 pub mod pipeline;
 /// What a split looks like before it is paid for.
@@ -16,8 +18,12 @@ mod preview;
 mod problem;
 /// Create, list, show, open, top up, close, audit.
 mod rains;
+/// Templates with opening times.
+mod schedules;
 /// Accept loop with a connection cap and a header time-out.
 mod server;
+/// Rains by name.
+mod templates;
 /// Who has been paid, as pages, CSV, NDJSON.
 mod winners;
 
@@ -74,6 +80,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/rains/preview", post(preview::preview))
         .route("/rains/{id}", get(rains::show))
         .route("/rains/{id}/live", get(live::stream))
+        .route("/rains/{id}/announce", post(rains::announce))
         .route("/rains/{id}/open", post(rains::open))
         .route("/rains/{id}/pause", post(rains::pause))
         .route("/rains/{id}/resume", post(rains::resume))
@@ -84,6 +91,14 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/rains/{id}/winners", get(winners::list))
         .route("/rains/{id}/winners.csv", get(winners::csv))
         .route("/rains/{id}/winners.ndjson", get(winners::ndjson))
+        .route("/templates", post(templates::create).get(templates::list))
+        .route("/templates/{name}", get(templates::show))
+        .route("/templates/{name}/update", post(templates::update))
+        .route("/templates/{name}/delete", post(templates::delete))
+        .route("/templates/{name}/rains", post(templates::create_rain))
+        .route("/schedules", post(schedules::create).get(schedules::list))
+        .route("/schedules/{id}", get(schedules::show))
+        .route("/schedules/{id}/end", post(schedules::end))
         .route("/pipeline", get(pipeline::show))
         .route("/dead-letters", get(dead_letters::list))
         .route("/dead-letters/requeue", post(dead_letters::requeue_all))

@@ -12,6 +12,8 @@ mod paint;
 mod preview;
 /// Commands that speak to the admin API.
 mod remote;
+/// Rains by name, and when they open.
+mod schedules;
 /// A rain as it falls.
 mod watch;
 /// Who has been paid.
@@ -62,6 +64,12 @@ enum Command {
     /// Preview, create, list, show, watch, open, top up and close rains
     #[command(subcommand)]
     Rain(remote::RainCommand),
+    /// Rains by name: create, update, list, show and delete them, create rains from them
+    #[command(subcommand)]
+    Template(schedules::TemplateCommand),
+    /// Templates with opening times: their rains are created ahead of each
+    #[command(subcommand)]
+    Schedule(schedules::ScheduleCommand),
     /// Sponsors' accounts and deposits
     #[command(subcommand)]
     Account(remote::AccountCommand),
@@ -121,6 +129,12 @@ pub fn run() -> ExitCode {
         }),
         Command::Rain(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::rain(&settings, command))
+        }),
+        Command::Template(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(schedules::template(&settings, command))
+        }),
+        Command::Schedule(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(schedules::schedule(&settings, command))
         }),
         Command::Account(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::account(&settings, command))

@@ -60,6 +60,7 @@ impl SplitFlags {
             buckets: None,
             refund_after_ms: None,
             key_required: false,
+            announce_ms: None,
             key: None,
         }
     }

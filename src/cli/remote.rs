@@ -49,6 +49,12 @@ pub enum RainCommand {
     /// Watch it fall: packets left, rates, outcomes, claims, buckets; a line for each look where there is no terminal, or with --json. Ends with the
     /// rain (exit code 0), or when the server stays away (1)
     Watch(WatchFlags),
+    /// Tell the room now of a rain that it was to be told of later
+    Announce {
+        rain: RainId,
+        #[command(flatten)]
+        server: ServerFlags,
+    },
     /// Open it now
     Open {
         rain: RainId,
@@ -65,8 +71,9 @@ pub enum RainCommand {
     },
 }
 
+/// What a rain and a template have in common.
 #[derive(Args)]
-pub struct CreateFlags {
+pub struct RainFlags {
     /// Who pays
     #[arg(long)]
     sponsor: String,
@@ -77,12 +84,12 @@ pub struct CreateFlags {
     split: SplitFlags,
     #[arg(long, default_value = "")]
     title: String,
-    /// Opening time, ms since 1970; without it the rain waits for `hongbao rain open`
-    #[arg(long, value_name = "MS")]
-    opens_at_ms: Option<i64>,
     /// How long it stays open, ms [default: 30000]
     #[arg(long, value_name = "MS")]
     duration_ms: Option<i64>,
+    /// How long before its opening the room is told of it, ms [default: as soon as it is created]
+    #[arg(long, value_name = "MS")]
+    announce_ms: Option<i64>,
     /// memory, fsync or replicas:N
     #[arg(long)]
     durability: Option<Durability>,
@@ -95,6 +102,15 @@ pub struct CreateFlags {
     /// After closing time, how long until what is left goes back by itself, ms [default: a day]
     #[arg(long, value_name = "MS")]
     refund_after_ms: Option<i64>,
+}
+
+#[derive(Args)]
+pub struct CreateFlags {
+    #[command(flatten)]
+    rain: RainFlags,
+    /// Opening time, ms since 1970; without it the rain waits for `hongbao rain open`
+    #[arg(long, value_name = "MS")]
+    opens_at_ms: Option<i64>,
     /// Your own name for this request: the same key makes one rain
     #[arg(long)]
     key: Option<String>,
@@ -268,7 +284,11 @@ pub async fn rain(settings: &Settings, command: RainCommand) -> anyhow::Result<E
         RainCommand::Create(flags) => {
             let server = flags.server.connect(settings)?;
             let (json, dry_run) = (flags.server.json, flags.dry_run);
-            let new = new_rain(*flags);
+            let new = NewRain {
+                opens_at_ms: flags.opens_at_ms,
+                key: flags.key,
+                ..flags.rain.rain()
+            };
             if dry_run {
                 preview::show_rehearsal(&server.rehearse_rain(&new).await?, json)?;
             } else {
@@ -288,6 +308,10 @@ pub async fn rain(settings: &Settings, command: RainCommand) -> anyhow::Result<E
         RainCommand::Show { rain, server } => {
             show_rain(&server.connect(settings)?.rain(rain).await?, server.json)?
         }
+        RainCommand::Announce { rain, server } => show_rain(
+            &server.connect(settings)?.announce_rain(rain).await?,
+            server.json,
+        )?,
         RainCommand::Open { rain, server } => show_rain(
             &server.connect(settings)?.open_rain(rain).await?,
             server.json,
@@ -336,19 +360,20 @@ fn new_top_up(flags: TopUpFlags) -> NewTopUp {
     }
 }
 
-fn new_rain(flags: CreateFlags) -> NewRain {
-    NewRain {
-        title: flags.title,
-        room: flags.room,
-        sponsor: flags.sponsor,
-        opens_at_ms: flags.opens_at_ms,
-        duration_ms: flags.duration_ms,
-        durability: flags.durability,
-        buckets: flags.buckets,
-        refund_after_ms: flags.refund_after_ms,
-        key_required: flags.key_required,
-        key: flags.key,
-        ..flags.split.rain()
+impl RainFlags {
+    pub fn rain(self) -> NewRain {
+        NewRain {
+            title: self.title,
+            room: self.room,
+            sponsor: self.sponsor,
+            duration_ms: self.duration_ms,
+            announce_ms: self.announce_ms,
+            durability: self.durability,
+            buckets: self.buckets,
+            refund_after_ms: self.refund_after_ms,
+            key_required: self.key_required,
+            ..self.split.rain()
+        }
     }
 }
 
@@ -373,7 +398,7 @@ fn list_rains(rains: &[Rain]) {
     }
 }
 
-fn show_rain(rain: &Rain, json: bool) -> anyhow::Result<()> {
+pub fn show_rain(rain: &Rain, json: bool) -> anyhow::Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(rain)?);
         return Ok(());
@@ -578,7 +603,11 @@ pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<E
                 .connect(settings)?
                 .requeue(packet, rain, reason.as_deref())
                 .await?;
-            println!("{requeued} requeued");
+            if server.json {
+                println!("{}", serde_json::json!({ "requeued": requeued }));
+            } else {
+                println!("{requeued} requeued");
+            }
         }
         DeadCommand::Discard {
             packet,
@@ -586,7 +615,11 @@ pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<E
             server,
         } => {
             let discarded = server.connect(settings)?.discard(packet, &reason).await?;
-            println!("packet {packet}, {}: {}", discarded.cents, discarded.detail);
+            if server.json {
+                println!("{}", serde_json::to_string_pretty(&discarded)?);
+            } else {
+                println!("packet {packet}, {}: {}", discarded.cents, discarded.detail);
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -81,6 +81,9 @@ pub struct NewRain {
     /// Grabs must carry a key that clients are told when the rain opens.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub key_required: bool,
+    /// How long before its opening the room is told; without it as soon as the rain is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub announce_ms: Option<i64>,
     /// The caller's own name for this request: the same key makes one rain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -487,7 +490,7 @@ impl AdminClient {
         .await
     }
 
-    async fn get<T: DeserializeOwned>(
+    pub(super) async fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, String)],
@@ -495,7 +498,11 @@ impl AdminClient {
         self.call(Method::GET, path, query, None, CALL).await
     }
 
-    async fn post<T: DeserializeOwned>(&self, path: &[&str], body: Value) -> Result<T, AdminError> {
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: Value,
+    ) -> Result<T, AdminError> {
         self.call(Method::POST, path, &[], Some(body), CALL).await
     }
 
@@ -665,6 +672,7 @@ mod tests {
             buckets: None,
             refund_after_ms: None,
             key_required: false,
+            announce_ms: None,
             key: None,
         };
         let wanted = json!({

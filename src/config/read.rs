@@ -91,6 +91,7 @@ impl Settings {
                 header_timeout: r.ms("admin.header_timeout_ms", 5_000, 100..=60_000),
                 body_max: r.count("admin.body_max_bytes", 256 * 1024, 1_024..=64 * 1024 * 1024),
                 live_interval: r.ms("admin.live_interval_ms", 500, 50..=60_000),
+                schedule_interval: r.ms("admin.schedule_interval_ms", 1_000, 20..=60_000),
                 live_streams_max: r.count("admin.live_streams_max", 64, 1..=65_536),
             },
             roles: known_roles,

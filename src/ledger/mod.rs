@@ -37,6 +37,8 @@ mod open;
 mod rains;
 /// escrow → sponsor: the refund of a rain, the discard of a claim.
 mod returned;
+/// Templates, schedules, and what became of their openings.
+mod schedules;
 /// The lines of one account, from both journals.
 mod statement;
 /// Packets and money added to a rain that exists; which parts of it are loaded.
@@ -52,6 +54,7 @@ pub use http_balance::{Endpoint, EndpointSettings};
 pub use open::{look, without_password};
 pub use rains::Rehearsed;
 pub use returned::Discard;
+pub use schedules::{NewSchedule, Noted, Opening, Schedule, Template};
 pub use statement::{Cursor, Line};
 pub use top_ups::ToppedUp;
 

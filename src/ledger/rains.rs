@@ -16,7 +16,7 @@ macro_rules! select_rains {
         concat!(
             "SELECT r.id, r.title, r.room, r.sponsor, r.split, r.seed, r.salts, r.opens_at_ms, r.duration_ms, r.durability,
                     r.refund_after_ms, r.state, r.loaded, r.sold_out, r.version, r.created_at_ms, t.split, t.seed, t.loaded,
-                    r.key_required
+                    r.key_required, r.announce_at_ms
              FROM ",
             $rains,
             " AS r LEFT JOIN top_ups AS t ON t.rain_id = r.id ORDER BY ",
@@ -235,6 +235,13 @@ impl Ledger {
         self.update(id, sql, vec![sql_rain(id).into()]).await
     }
 
+    /// A rain whose room was to be told later is told of it from `at_ms` on.
+    pub async fn announce(&self, id: RainId, at_ms: i64) -> Result<Rain, LedgerError> {
+        let sql = "UPDATE rains SET announce_at_ms = $2, version = version + 1 WHERE id = $1 AND announce_at_ms > $2";
+        self.update(id, sql, vec![sql_rain(id).into(), at_ms.into()])
+            .await
+    }
+
     /// A change that is no step. One that has been made already changes nothing.
     async fn update(
         &self,
@@ -310,8 +317,8 @@ impl Tx {
     ) -> Result<Stepped, LedgerError> {
         let request = request_text(new);
         let sql = "INSERT INTO rains (request_key, request, title, room, sponsor, split, seed, salts, opens_at_ms, duration_ms,
-                                      durability, refund_after_ms, state, version, created_at_ms, key_required)
-                   VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10, $11, $12, 1, $13, $14)
+                                      durability, refund_after_ms, state, version, created_at_ms, key_required, announce_at_ms)
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, '[]', $8, $9, $10, $11, $12, 1, $13, $14, $15)
                    ON CONFLICT (request_key) DO NOTHING
                    RETURNING id";
         let values = vec![
@@ -329,6 +336,7 @@ impl Tx {
             State::Created.as_str().into(),
             created_at_ms.into(),
             i64::from(new.key_required).into(),
+            new.announce_at_ms.into(),
         ];
         let Some(row) = self.row(sql, values).await? else {
             let key = request_key.unwrap_or_default();
@@ -470,6 +478,9 @@ fn request_text(new: &NewRain) -> String {
     if new.key_required {
         request["key_required"] = true.into();
     }
+    if let Some(announce_at_ms) = new.announce_at_ms {
+        request["announce_at_ms"] = announce_at_ms.into();
+    }
     request.to_string()
 }
 
@@ -521,6 +532,7 @@ fn read_rain(row: &Row) -> Result<Rain, LedgerError> {
         version: row.i64(14)?,
         created_at_ms: row.i64(15)?,
         key_required: row.i64(19)? != 0,
+        announce_at_ms: row.i64_or_null(20)?,
     })
 }
 

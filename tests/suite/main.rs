@@ -36,6 +36,8 @@ mod pushes;
 mod rains;
 /// Nodes that come back as another process, with less than they had, or empty.
 mod repair;
+/// Rains by name, and those that come by themselves.
+mod schedules;
 /// What systemd is told, what the log never says, and the files of the service.
 mod service;
 /// Who may have a session, for how long, and how many.

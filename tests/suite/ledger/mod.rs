@@ -159,6 +159,7 @@ fn new_rain(sponsor: &str, total: i64) -> NewRain {
         durability: Durability::Replicas(2),
         refund_after_ms: 86_400_000,
         key_required: false,
+        announce_at_ms: None,
     }
 }
 

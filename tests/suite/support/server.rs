@@ -322,6 +322,7 @@ pub fn new_rain(packets: u32, total: i64) -> NewRain {
         buckets: None,
         refund_after_ms: None,
         key_required: false,
+        announce_ms: None,
         key: None,
     }
 }
