@@ -1,11 +1,13 @@
 //! The command line. It speaks to the admin API like everybody else.
 //!
-//! Exit codes: 0 done, 1 failed (or an audit that does not balance), 2 wrong use or wrong settings.
+//! Its exit codes stand in [`manual::EXIT_CODES`].
 
 /// A whole rain, shown.
 mod demo;
 /// What is wrong here, and what to do.
 mod doctor;
+/// Completions and the man page.
+mod manual;
 /// Bars, lines, colours.
 mod paint;
 /// What a rain would be.
@@ -23,7 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use hongbao::config::{Settings, Sources};
 use hongbao::gateway::token;
@@ -32,7 +34,7 @@ use hongbao::{log, metrics, serve, service};
 
 /// A red-packet rain engine: every packet to exactly one person, every cent exactly once.
 #[derive(Parser)]
-#[command(version, max_term_width = 120)]
+#[command(version, max_term_width = 120, after_help = manual::EXIT_CODES)]
 struct Cli {
     #[command(flatten)]
     settings: SettingsFlags,
@@ -108,24 +110,42 @@ enum Command {
         /// For a trusted server that grabs for many users over one connection; USER is its own name
         #[arg(long)]
         edge: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Show the effective settings and where each comes from, or every fault in them
-    CheckConfig,
+    CheckConfig {
+        /// As JSON: a list of lines
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a whole rain on real Redis nodes and show the result
     Demo(demo::DemoFlags),
+    /// Completions of this command line for a shell: hongbao completions bash > /etc/bash_completion.d/hongbao
+    Completions { shell: manual::ShellName },
+    /// The man page: hongbao man | man -l -
+    Man,
 }
 
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Serve { roles } => with_settings(&cli.settings, Some(roles), serve_command),
-        Command::CheckConfig => check_config(&cli.settings),
+        Command::CheckConfig { json } => check_config(&cli.settings, json),
         Command::Token {
             user,
             lifetime,
             edge,
+            json,
         } => with_settings(&cli.settings, None, |settings| {
-            token_command(&settings, &user, lifetime, edge)
+            let token = token_of(&settings, &user, lifetime, edge)?;
+            if json {
+                println!("{}", serde_json::json!({ "token": token }));
+            } else {
+                println!("{token}");
+            }
+            Ok(ExitCode::SUCCESS)
         }),
         Command::Rain(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::rain(&settings, command))
@@ -155,6 +175,8 @@ pub fn run() -> ExitCode {
             in_runtime(remote::dead(&settings, command))
         }),
         Command::Demo(flags) => demo::run(&flags),
+        Command::Completions { shell } => manual::completions(Cli::command(), shell),
+        Command::Man => manual::man(Cli::command()),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("hongbao: {error:#}");
@@ -202,10 +224,14 @@ fn in_runtime<F: Future<Output = anyhow::Result<ExitCode>>>(run: F) -> anyhow::R
         .block_on(run)
 }
 
-fn check_config(flags: &SettingsFlags) -> anyhow::Result<ExitCode> {
+fn check_config(flags: &SettingsFlags, json: bool) -> anyhow::Result<ExitCode> {
     match read_settings(flags, None) {
         Ok((_, shown)) => {
-            shown.iter().for_each(|line| println!("{line}"));
+            if json {
+                println!("{}", serde_json::to_string_pretty(&shown)?);
+            } else {
+                shown.iter().for_each(|line| println!("{line}"));
+            }
             Ok(ExitCode::SUCCESS)
         }
         Err(faults) => {
@@ -215,12 +241,12 @@ fn check_config(flags: &SettingsFlags) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn token_command(
+fn token_of(
     settings: &Settings,
     user: &UserId,
     lifetime: u64,
     edge: bool,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<String> {
     if let Some(file) = &settings.tokens.keys_file {
         anyhow::bail!(
             "tokens.keys_file is {}: your login service makes the tokens",
@@ -236,17 +262,15 @@ fn token_command(
     })?;
     let secret = hex::decode(text.trim())
         .map_err(|_| anyhow::anyhow!("{} does not hold hex text", path.display()))?;
-    println!(
-        "{}",
-        token::issue_scoped(
-            user,
-            if edge { token::EDGE_SCOPE } else { "" },
-            &settings.tokens.kid,
-            &secret,
-            Duration::from_secs(lifetime)
-        )
-    );
-    Ok(ExitCode::SUCCESS)
+    let scope = if edge { token::EDGE_SCOPE } else { "" };
+    let lifetime = Duration::from_secs(lifetime);
+    Ok(token::issue_scoped(
+        user,
+        scope,
+        &settings.tokens.kid,
+        &secret,
+        lifetime,
+    ))
 }
 
 fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {
