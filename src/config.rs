@@ -361,11 +361,16 @@ pub struct LeaseTerms {
 #[derive(Clone, Debug)]
 pub struct Admin {
     pub listen: SocketAddr,
+    /// The secret of the key `bootstrap`, which may do everything: for whoever runs the server.
     pub api_key_file: PathBuf,
+    /// What the secrets of all other keys follow from: the same on every machine with the role admin.
+    pub key_secret_file: PathBuf,
     pub connections_max: usize,
     pub header_timeout: Duration,
-    /// Bytes of a request's body.
+    /// Bytes of a request's body. Each connection may hold one, of strangers too: at most 64 MiB with the defaults.
     pub body_max: usize,
+    /// From the end of the headers to the last byte of the body.
+    pub body_timeout: Duration,
     /// How often the live numbers of a rain that somebody watches are taken.
     pub live_interval: Duration,
     /// How often it is looked whether a schedule's rain is to be created.

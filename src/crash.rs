@@ -7,6 +7,8 @@
 pub const POINTS: &[&str] = &[
     "opening.created",
     "opening.noted",
+    "write.begun",
+    "write.done",
     "create.recorded",
     "load.before",
     "load.after",

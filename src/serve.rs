@@ -114,6 +114,7 @@ pub async fn start(
     raise_descriptor_limit();
     let tokens = token_keys(&settings.tokens)?;
     let (api_key, new) = secret(&settings.admin.api_key_file)?;
+    let (key_secret, _) = secret(&settings.admin.key_secret_file)?;
     let ledger_settings = LedgerSettings {
         create_user_accounts: settings.ledger.create_user_accounts,
         ..LedgerSettings::default()
@@ -164,7 +165,7 @@ pub async fn start(
     let admin = Arc::new(Admin {
         settings: settings.admin.clone(),
         defaults: settings.steward.clone(),
-        api_key: hex::encode(&api_key),
+        gate: admin::auth::Gate::new(key_secret, hex::encode(&api_key)),
         store: store.clone(),
         ledger: ledger.clone(),
         steward,
@@ -183,6 +184,8 @@ pub async fn start(
         task::spawn(&tasks, "admin.pipeline", watching);
         let openings = admin::openings::keep(admin.clone(), stop.clone());
         task::spawn(&tasks, "admin.openings", openings);
+        let sweeping = admin::write::sweep(admin.clone(), stop.clone());
+        task::spawn(&tasks, "admin.sweep", sweeping);
         server.serve(admin::router(admin), &tasks, stop.clone());
     } else {
         // A load balancer asks a gateway's machine too, and somebody wants its numbers.

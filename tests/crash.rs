@@ -244,7 +244,7 @@ async fn scheduled(mortal: &mut Mortal, new: &NewRain) -> RainId {
         overrides: json!({}),
         times: Times::Once(vec![hongbao::clock::now_ms() + 600_000]),
         ahead_ms: Some(3_600_000),
-        key: "tonight".into(),
+        key: Some("tonight".into()),
     };
     let schedule = mortal.until("the schedule", async |admin: &AdminClient| {
         admin.create_schedule(&plan).await.map(Some)

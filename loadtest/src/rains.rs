@@ -35,7 +35,9 @@ pub async fn ready(api: &AdminClient, order: &Order<'_>) -> Result<RainId, LoadE
     let total = Cents(i64::from(order.packets) * PACKET_CENTS);
     let made = api.create_sponsor(sponsor).await;
     made.map_err(admin("create the sponsor's account"))?;
-    let deposit = api.deposit(sponsor, total, order.key).await;
+    let deposit = api
+        .deposit(sponsor, total, &format!("{}-deposit", order.key))
+        .await;
     deposit.map_err(admin("deposit the total"))?;
     let rain = NewRain {
         title: "measured".to_owned(),

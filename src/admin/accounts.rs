@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Shared;
 use super::problem::Problem;
+use super::write::IdempotencyKey;
 use crate::clock::now_ms;
 use crate::ledger::{AccountName, Booking};
 use crate::rain::Cents;
@@ -48,26 +49,25 @@ pub async fn create(
 #[serde(deny_unknown_fields)]
 pub struct Deposit {
     cents: Cents,
-    /// The caller's own name for this deposit: the same key deposits once.
-    key: String,
 }
 
 pub async fn deposit(
     State(admin): Shared,
     Path(sponsor): Path<String>,
+    IdempotencyKey(key): IdempotencyKey,
     body: Result<Json<Deposit>, JsonRejection>,
 ) -> Result<Json<Account>, Problem> {
-    let Json(deposit) = body?;
+    let Json(Deposit { cents }) = body?;
     match admin
         .ledger
-        .deposit(&sponsor, deposit.cents, &deposit.key, now_ms())
+        .deposit(&sponsor, cents, &key, now_ms())
         .await?
     {
         Booking::Done | Booking::Existed => find(&admin, &AccountName::sponsor(&sponsor)?)
             .await
             .map(Json),
         Booking::Different { to, cents, .. } => {
-            let detail = format!("key \"{}\" deposited {cents} to {to} before", deposit.key);
+            let detail = format!("key \"{key}\" deposited {cents} to {to} before");
             Err(Problem::new(
                 409,
                 "the key was used for something else",

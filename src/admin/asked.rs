@@ -41,8 +41,6 @@ pub struct NewRain {
     pub key_required: bool,
     /// How long before its opening the room is told of it; without it as soon as the rain is known.
     pub announce_ms: Option<i64>,
-    /// The caller's own name for this request: the same key makes one rain.
-    pub key: Option<String>,
 }
 
 impl NewRain {

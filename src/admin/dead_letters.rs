@@ -105,6 +105,11 @@ async fn rains(admin: &Admin, only: Option<RainId>) -> Result<Vec<crate::rain::R
     }
 }
 
+/// A dead letter as it is shown.
+pub async fn letter(admin: &Admin, packet: &str) -> Result<Letter, Problem> {
+    find(admin, packet).await.map(|(_, letter)| letter.into())
+}
+
 async fn find(admin: &Admin, packet: &str) -> Result<(Bucket, DeadLetter), Problem> {
     let packet: PacketId = packet
         .parse()
@@ -118,9 +123,7 @@ pub async fn show(
     State(admin): Shared,
     Path(packet): Path<String>,
 ) -> Result<Json<Letter>, Problem> {
-    find(&admin, &packet)
-        .await
-        .map(|(_, letter)| Json(letter.into()))
+    letter(&admin, &packet).await.map(Json)
 }
 
 #[derive(Serialize)]

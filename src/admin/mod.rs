@@ -4,12 +4,24 @@
 mod accounts;
 /// A rain as it is asked for, and whether it can be had.
 mod asked;
+/// Who signed a request, and whether it is the first time.
+pub mod auth;
+/// Who asks, and what that allows.
+pub mod caller;
 /// Claims that wait for a person.
 mod dead_letters;
+/// What every request passes: who asks, whether they may.
+mod guard;
+/// Keys of this API.
+mod keys;
 /// The numbers of a falling rain as they change.
 mod live;
+/// Who did what.
+mod log;
 /// The rains of schedules, ahead of their openings.
 pub mod openings;
+/// Pages of lists.
+mod page;
 /// How claims flow.
 pub mod pipeline;
 /// What a split looks like before it is paid for.
@@ -18,25 +30,29 @@ mod preview;
 mod problem;
 /// Create, list, show, open, top up, close, audit.
 mod rains;
+/// The table of the API: every route with its permission.
+pub mod routes;
 /// Templates with opening times.
 mod schedules;
 /// Accept loop with a connection cap and a header time-out.
 mod server;
+/// How requests are signed.
+pub mod signing;
 /// Rains by name.
 mod templates;
 /// Who has been paid, as pages, CSV, NDJSON.
 mod winners;
+/// A write, once however often it is sent, and in the log.
+pub mod write;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header::AUTHORIZATION;
-use axum::middleware::{self, Next};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
-use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -54,7 +70,7 @@ pub struct Admin {
     pub settings: config::Admin,
     /// Defaults of new rains.
     pub defaults: config::Steward,
-    pub api_key: String,
+    pub gate: auth::Gate,
     pub store: Arc<Store>,
     pub ledger: Ledger,
     pub steward: Arc<Steward>,
@@ -70,52 +86,16 @@ pub struct Admin {
 
 pub type Shared = State<Arc<Admin>>;
 
-/// The routes. Everything under `/v1` needs the API key.
+/// Everything under `/v1` as the table has it, each route behind its guard.
 pub fn router(admin: Arc<Admin>) -> Router {
-    let v1 = Router::new()
-        .route("/accounts", post(accounts::create).get(accounts::list))
-        .route("/accounts/{name}", get(accounts::show))
-        .route("/accounts/{sponsor}/deposits", post(accounts::deposit))
-        .route("/rains", post(rains::create).get(rains::list))
-        .route("/rains/preview", post(preview::preview))
-        .route("/rains/{id}", get(rains::show))
-        .route("/rains/{id}/live", get(live::stream))
-        .route("/rains/{id}/announce", post(rains::announce))
-        .route("/rains/{id}/open", post(rains::open))
-        .route("/rains/{id}/pause", post(rains::pause))
-        .route("/rains/{id}/resume", post(rains::resume))
-        .route("/rains/{id}/top-up", post(rains::top_up))
-        .route("/rains/{id}/close", post(rains::close))
-        .route("/rains/{id}/audit", get(rains::audit))
-        .route("/rains/{id}/repair", post(rains::repair))
-        .route("/rains/{id}/winners", get(winners::list))
-        .route("/rains/{id}/winners.csv", get(winners::csv))
-        .route("/rains/{id}/winners.ndjson", get(winners::ndjson))
-        .route("/templates", post(templates::create).get(templates::list))
-        .route("/templates/{name}", get(templates::show))
-        .route("/templates/{name}/update", post(templates::update))
-        .route("/templates/{name}/delete", post(templates::delete))
-        .route("/templates/{name}/rains", post(templates::create_rain))
-        .route("/schedules", post(schedules::create).get(schedules::list))
-        .route("/schedules/{id}", get(schedules::show))
-        .route("/schedules/{id}/end", post(schedules::end))
-        .route("/pipeline", get(pipeline::show))
-        .route("/dead-letters", get(dead_letters::list))
-        .route("/dead-letters/requeue", post(dead_letters::requeue_all))
-        .route("/dead-letters/{packet}", get(dead_letters::show))
-        .route(
-            "/dead-letters/{packet}/requeue",
-            post(dead_letters::requeue),
-        )
-        .route(
-            "/dead-letters/{packet}/discard",
-            post(dead_letters::discard),
-        )
-        .layer(middleware::from_fn_with_state(admin.clone(), authorized));
-    let limit = DefaultBodyLimit::max(admin.settings.body_max);
-    let api = Router::new()
-        .nest("/v1", v1)
-        .layer(limit)
+    let mut api = Router::new();
+    for (route, handler) in routes::all() {
+        let guard = middleware::from_fn_with_state((admin.clone(), route), guard::guard);
+        api = api.route(route.path, handler.route_layer(guard));
+    }
+    // The guard has read the body, within its own limit.
+    let api = api
+        .layer(DefaultBodyLimit::disable())
         .with_state(admin.clone());
     probes(admin).merge(api)
 }
@@ -135,24 +115,6 @@ pub fn probes(admin: Arc<Admin>) -> Router {
             Problem::new(405, "method not allowed", "this path takes another method")
         })
         .with_state(admin)
-}
-
-async fn authorized(State(admin): Shared, request: Request, next: Next) -> Response {
-    let given = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok());
-    let key = given
-        .and_then(|value| value.strip_prefix("Bearer "))
-        .unwrap_or_default();
-    if !bool::from(key.as_bytes().ct_eq(admin.api_key.as_bytes())) {
-        let detail = match given {
-            None => "send the header Authorization: Bearer <API key>",
-            Some(_) => "the API key is not the one of this server",
-        };
-        return Problem::new(401, "not authorized", detail).into_response();
-    }
-    next.run(request).await
 }
 
 /// Ready when SQL and every node answer, and no drain has begun.

@@ -25,7 +25,7 @@ use crate::ledger::{LedgerError, NewSchedule, Noted, Opening, Schedule};
 use crate::rain::RainId;
 
 /// Fields of a rain that follow from its schedule.
-pub const OVERRIDES_REFUSED: [&str; 3] = ["opens_at_ms", "closes_at_ms", "key"];
+pub const OVERRIDES_REFUSED: [&str; 2] = ["opens_at_ms", "closes_at_ms"];
 /// Keys of requests that begin so are those of openings.
 pub const KEY_PREFIX: &str = "schedule:";
 /// Openings of one schedule in one look: a list may have hundreds due at once.
@@ -157,7 +157,7 @@ async fn create(
     key: &str,
 ) -> Result<RainId, Problem> {
     let new = rain_at(admin, &schedule.plan, opens_at_ms).await?;
-    let rain = rains::make(admin, new, Some(key)).await?;
+    let rain = rains::make(admin, new, key).await?;
     crate::crash::point("opening.created");
     Ok(rain.id)
 }

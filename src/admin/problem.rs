@@ -15,6 +15,8 @@ pub struct Problem {
     status: StatusCode,
     title: &'static str,
     detail: String,
+    /// More that a program may want to read.
+    more: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Problem {
@@ -24,7 +26,14 @@ impl Problem {
             status,
             title,
             detail: detail.into(),
+            more: Default::default(),
         }
+    }
+
+    /// With a member of its own.
+    pub fn with(mut self, name: &str, value: serde_json::Value) -> Problem {
+        self.more.insert(name.to_owned(), value);
+        self
     }
 
     pub fn bad(detail: impl Into<String>) -> Problem {
@@ -50,12 +59,15 @@ impl IntoResponse for Problem {
                 "an admin request failed"
             );
         }
-        let body = json!({
+        let mut body = json!({
             "type": "about:blank",
             "title": self.title,
             "status": self.status.as_u16(),
             "detail": self.detail,
         });
+        for (name, value) in self.more {
+            body[name] = value;
+        }
         let kind = [(header::CONTENT_TYPE, "application/problem+json")];
         (self.status, kind, body.to_string()).into_response()
     }
@@ -84,7 +96,10 @@ impl From<LedgerError> for Problem {
             Url { .. } | Open { .. } | Migrate { .. } | Refused { .. } | Broken { .. } => {
                 Problem::new(500, "the ledger failed", text)
             }
-            NoRain(_) | NoSponsor(_) | NoTemplate(_) | NoSchedule(_) => Problem::not_found(text),
+            NoRain(_) | NoSponsor(_) | NoApiKey(_) | NoTemplate(_) | NoSchedule(_) => {
+                Problem::not_found(text)
+            }
+            ApiKeys => Problem::new(409, "too many keys", text),
             SponsorTooPoor { .. } | EscrowTooPoor { .. } => {
                 Problem::new(409, "not enough money", text)
             }

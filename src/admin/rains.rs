@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::asked::{self, NewRain};
 use super::openings::KEY_PREFIX;
 use super::problem::Problem;
+use super::write::IdempotencyKey;
 use super::{Admin, Shared};
 use crate::clock::now_ms;
 use crate::rain::split::Rule;
@@ -30,8 +31,6 @@ pub struct NewTopUp {
     rule: Option<Rule>,
     min_cents: Option<Cents>,
     max_cents: Option<Cents>,
-    /// The caller's own name for this request: the same key tops up once.
-    key: String,
 }
 
 /// A rain as it is shown. Its seeds are not: they tell where the big packets are.
@@ -143,37 +142,45 @@ impl From<rain::Rain> for Rain {
 
 pub async fn create(
     State(admin): Shared,
+    IdempotencyKey(key): IdempotencyKey,
     how: Result<Query<HowToCreate>, QueryRejection>,
     body: Result<Json<NewRain>, JsonRejection>,
 ) -> Result<Response, Problem> {
     let Query(how) = how?;
     let Json(new) = body?;
-    let key = new.key.clone();
-    if let Some(key) = key.as_deref().filter(|key| key.starts_with(KEY_PREFIX)) {
-        let detail = format!("key \"{key}\" begins like those of schedules' rains: choose another");
-        return Err(Problem::bad(detail));
-    }
     if how.dry_run {
-        let rehearsal = rehearse(&admin, new, key.as_deref()).await?;
-        return Ok(Json(rehearsal).into_response());
+        let key = Some(key.as_str()).filter(|key| !key.is_empty());
+        return Ok(Json(rehearse(&admin, new, key).await?).into_response());
     }
-    let rain = make(&admin, new, key.as_deref()).await?;
+    let rain = make_asked(&admin, new, &key).await?;
     crate::crash::point("create.recorded");
     Ok((StatusCode::CREATED, Json(Rain::from(rain))).into_response())
 }
 
-/// Funds a rain, once for each key. A steward loads it.
-pub(super) async fn make(
+/// [`make`] for a caller, whose key must not be one of a schedule's.
+pub(super) async fn make_asked(
     admin: &Admin,
     new: NewRain,
-    key: Option<&str>,
+    key: &str,
 ) -> Result<rain::Rain, Problem> {
+    if key.starts_with(KEY_PREFIX) {
+        return Err(Problem::bad(format!(
+            "Idempotency-Key \"{key}\" begins like those of schedules' rains: choose another"
+        )));
+    }
+    make(admin, new, key).await
+}
+
+/// Funds a rain, once for each key. A steward loads it.
+pub(super) async fn make(admin: &Admin, new: NewRain, key: &str) -> Result<rain::Rain, Problem> {
     let buckets = new.buckets;
     let new = asked::checked(admin, new).await?;
     let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
     let seed = asked::fresh_seed()?;
     let salts = |id| admin.store.salts(id, buckets);
-    let made = admin.ledger.create_rain(&new, seed, now_ms(), key, salts);
+    let made = admin
+        .ledger
+        .create_rain(&new, seed, now_ms(), Some(key), salts);
     Ok(made.await?)
 }
 
@@ -321,6 +328,7 @@ pub async fn resume(State(admin): Shared, Path(id): Path<String>) -> Result<Json
 pub async fn top_up(
     State(admin): Shared,
     Path(id): Path<String>,
+    IdempotencyKey(key): IdempotencyKey,
     body: Result<Json<NewTopUp>, JsonRejection>,
 ) -> Result<(StatusCode, Json<ToppedUp>), Problem> {
     let Json(new) = body?;
@@ -334,7 +342,7 @@ pub async fn top_up(
     };
     let done = admin
         .ledger
-        .top_up(rain.id, &top_up, asked::fresh_seed()?, now_ms(), &new.key)
+        .top_up(rain.id, &top_up, asked::fresh_seed()?, now_ms(), &key)
         .await?;
     crate::crash::point("top_up.recorded");
     let shown = ToppedUp {

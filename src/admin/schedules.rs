@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::openings::{self, OVERRIDES_REFUSED};
+use super::page::{self, Limits};
 use super::problem::Problem;
+use super::write::IdempotencyKey;
 use super::{Admin, Shared};
 use crate::clock::now_ms;
 use crate::ledger::{self, NewSchedule, Noted, Opening};
@@ -33,8 +35,6 @@ pub struct Plan {
     overrides: Map<String, Value>,
     times: Times,
     ahead_ms: Option<i64>,
-    /// The caller's own name for this request: the same key makes one schedule.
-    key: String,
 }
 
 #[derive(Serialize)]
@@ -104,10 +104,10 @@ impl From<ledger::Schedule> for Schedule {
 
 pub async fn create(
     State(admin): Shared,
+    IdempotencyKey(key): IdempotencyKey,
     body: Result<Json<Plan>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Schedule>), Problem> {
     let Json(plan) = body?;
-    let key = plan.key.clone();
     let new = checked(&admin, plan).await?;
     let schedule = admin.ledger.create_schedule(&new, now_ms(), &key).await?;
     Ok((StatusCode::CREATED, Json(schedule.into())))
@@ -144,32 +144,26 @@ async fn checked(admin: &Admin, plan: Plan) -> Result<NewSchedule, Problem> {
     Ok(new)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Page {
-    after: Option<i64>,
-    limit: Option<u32>,
-}
-
 #[derive(Serialize)]
 pub struct Schedules {
     schedules: Vec<Schedule>,
-    /// Pass it as `after` for the next page; missing on the last.
-    next: Option<i64>,
+    /// Pass it as `cursor` for the next page; null on the last.
+    next_cursor: Option<String>,
 }
 
 /// Newest first.
 pub async fn list(
     State(admin): Shared,
-    page: Result<Query<Page>, QueryRejection>,
+    page: Result<Query<Limits>, QueryRejection>,
 ) -> Result<Json<Schedules>, Problem> {
     let Query(page) = page?;
-    let limit = page.limit.unwrap_or(100).clamp(1, 1_000);
-    let schedules = admin.ledger.schedules(page.after, limit).await?;
-    let full = schedules.len() == limit as usize;
+    let limit = page.limit(100, 1_000)?;
+    let after = page.place("schedule")?;
+    let found = admin.ledger.schedules(after, limit + 1).await?;
+    let (found, next_cursor) = page::cut(found, limit, |last| page::cursor("schedule", last.id));
     Ok(Json(Schedules {
-        next: schedules.last().filter(|_| full).map(|last| last.id),
-        schedules: schedules.into_iter().map(Schedule::from).collect(),
+        schedules: found.into_iter().map(Schedule::from).collect(),
+        next_cursor,
     }))
 }
 

@@ -11,15 +11,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::asked::{self, NewRain};
+use super::page::{self, Limits};
 use super::problem::Problem;
 use super::rains::{self, Rain};
+use super::write::IdempotencyKey;
 use super::{Admin, Shared};
 use crate::clock::now_ms;
 use crate::ledger;
 use crate::rain::UserId;
 
 /// Fields of a rain that a template cannot have: they are of one rain only.
-const OF_ONE_RAIN: [&str; 3] = ["opens_at_ms", "closes_at_ms", "key"];
+const OF_ONE_RAIN: [&str; 2] = ["opens_at_ms", "closes_at_ms"];
 
 #[derive(Serialize)]
 pub struct Template {
@@ -110,33 +112,26 @@ pub async fn show(
     Ok(Json(admin.ledger.template(&name).await?.into()))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Page {
-    after: Option<String>,
-    limit: Option<u32>,
-}
-
 #[derive(Serialize)]
 pub struct Templates {
     templates: Vec<Template>,
-    /// Pass it as `after` for the next page; missing on the last.
-    next: Option<String>,
+    /// Pass it as `cursor` for the next page; null on the last.
+    next_cursor: Option<String>,
 }
 
 /// By name.
 pub async fn list(
     State(admin): Shared,
-    page: Result<Query<Page>, QueryRejection>,
+    page: Result<Query<Limits>, QueryRejection>,
 ) -> Result<Json<Templates>, Problem> {
     let Query(page) = page?;
-    let limit = page.limit.unwrap_or(100).clamp(1, 1_000);
-    let templates = admin.ledger.templates(page.after.as_deref(), limit).await?;
-    let full = templates.len() == limit as usize;
-    let next = templates.last().filter(|_| full);
+    let limit = page.limit(100, 1_000)?;
+    let after: Option<String> = page.place("template")?;
+    let found = admin.ledger.templates(after.as_deref(), limit + 1).await?;
+    let (found, next_cursor) = page::cut(found, limit, |last| page::cursor("template", &last.name));
     Ok(Json(Templates {
-        next: next.map(|template| template.name.clone()),
-        templates: templates.into_iter().map(Template::from).collect(),
+        templates: found.into_iter().map(Template::from).collect(),
+        next_cursor,
     }))
 }
 
@@ -144,13 +139,13 @@ pub async fn list(
 pub async fn create_rain(
     State(admin): Shared,
     Path(name): Path<String>,
+    IdempotencyKey(key): IdempotencyKey,
     body: Result<Json<Map<String, Value>>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Rain>), Problem> {
     let Json(overrides) = body?;
     let template = admin.ledger.template(&name).await?;
     let new = laid_over(&template.rain, &Value::Object(overrides))?;
-    let key = new.key.clone();
-    let rain = rains::make(&admin, new, key.as_deref()).await?;
+    let rain = rains::make_asked(&admin, new, &key).await?;
     Ok((StatusCode::CREATED, Json(rain.into())))
 }
 

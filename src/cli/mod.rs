@@ -6,6 +6,8 @@
 mod demo;
 /// What is wrong here, and what to do.
 mod doctor;
+/// Keys of the admin API, and the log of who did what.
+mod keys;
 /// Completions and the man page.
 mod manual;
 /// Bars, lines, colours.
@@ -78,6 +80,11 @@ enum Command {
     /// Claims that wait for a person: list, show, requeue, discard
     #[command(subcommand)]
     Dead(remote::DeadCommand),
+    /// Keys of the admin API: list, show, create, rotate, revoke
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
+    /// Who did what through the admin API, newest first
+    Log(keys::LogFlags),
     /// Find every packet of a rain in exactly one place, every winner with exactly one credit
     Audit {
         rain: hongbao::rain::RainId,
@@ -158,6 +165,12 @@ pub fn run() -> ExitCode {
         }),
         Command::Account(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::account(&settings, command))
+        }),
+        Command::Keys(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(keys::keys(&settings, command))
+        }),
+        Command::Log(flags) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(keys::log(&settings, flags))
         }),
         Command::Audit { rain, server } => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::audit(&settings, rain, &server))

@@ -21,7 +21,7 @@ pub struct ServerFlags {
     /// Address of the admin API, like http://127.0.0.1:7701
     #[arg(long, value_name = "URL", env = "HONGBAO_ADMIN_URL")]
     admin: Option<String>,
-    /// File that holds the API key
+    /// File that holds the key to sign with: <id>.<secret>, or the server's API key
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Print the server's answer as JSON

@@ -98,7 +98,7 @@ pub struct PlanFlags {
     with: Value,
     /// Your own name for this request: the same key makes one schedule
     #[arg(long)]
-    key: String,
+    key: Option<String>,
     #[command(flatten)]
     server: ServerFlags,
 }
@@ -180,15 +180,13 @@ pub async fn template(settings: &Settings, command: TemplateCommand) -> anyhow::
         }
         TemplateCommand::Rain {
             name,
-            mut with,
+            with,
             key,
             server,
         } => {
-            if let Some(key) = key {
-                with["key"] = key.into();
-            }
             let admin = server.connect(settings)?;
-            show_rain(&admin.rain_from_template(&name, &with).await?, server.json)?;
+            let rain = admin.rain_from_template(&name, &with, key.as_deref());
+            show_rain(&rain.await?, server.json)?;
         }
     }
     Ok(ExitCode::SUCCESS)

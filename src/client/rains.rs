@@ -1,6 +1,5 @@
 //! What an operator asks about a rain before, while and after it falls: previews, rehearsals, live numbers, the list of winners.
 
-use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -57,20 +56,20 @@ impl Download {
 impl AdminClient {
     /// Looks at rule, total, packets and bounds only.
     pub async fn preview(&self, rain: &NewRain) -> Result<Preview, AdminError> {
-        self.post_long(&["rains", "preview"], &[], json!(rain))
-            .await
+        self.ask(&["rains", "preview"], &[], json!(rain), "").await
     }
 
     /// Everything that a creation would refuse is refused; nothing is stored.
     pub async fn rehearse_rain(&self, rain: &NewRain) -> Result<Rehearsal, AdminError> {
         let query = [("dry_run", "true".to_owned())];
-        self.post_long(&["rains"], &query, json!(rain)).await
+        let key = rain.key.as_deref().unwrap_or_default();
+        self.ask(&["rains"], &query, json!(rain), key).await
     }
 
     /// The numbers of a rain as they change, until it is over.
     pub async fn live(&self, id: RainId) -> Result<LiveStream, AdminError> {
         let path = ["rains", &id.to_string(), "live"];
-        let response = self.send(Method::GET, &path, &[], None, None).await?;
+        let response = self.stream(&path).await?;
         Ok(LiveStream::new(response))
     }
 
@@ -85,7 +84,7 @@ impl AdminClient {
             ListFormat::Ndjson => "winners.ndjson",
         };
         let path = ["rains", &id.to_string(), list];
-        let response = self.send(Method::GET, &path, &[], None, None).await?;
+        let response = self.stream(&path).await?;
         Ok(Download { response })
     }
 }

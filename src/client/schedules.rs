@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::admin::{AdminClient, AdminError, Rain};
+use super::admin::{AdminClient, AdminError, CALL, Rain};
 use crate::rain::{RainId, Times};
 
 /// A rain by name.
@@ -24,8 +24,9 @@ pub struct NewSchedule {
     /// How long before its opening a rain is created; without it the server's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead_ms: Option<i64>,
-    /// The caller's own name for this request: the same key makes one schedule.
-    pub key: String,
+    /// The caller's own name for this request: the same key makes one schedule. `None`: one is made up.
+    #[serde(skip)]
+    pub key: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,18 +84,20 @@ impl AdminClient {
         Ok(page.templates)
     }
 
-    /// Creates a rain; `overrides` is a JSON object, which may hold `key`.
+    /// Creates a rain; `overrides` is a JSON object, `key` this request's own name: the same one makes one rain. `None`: one is made up.
     pub async fn rain_from_template(
         &self,
         name: &str,
         overrides: &Value,
+        key: Option<&str>,
     ) -> Result<Rain, AdminError> {
-        self.post(&["templates", name, "rains"], overrides.clone())
-            .await
+        let path = ["templates", name, "rains"];
+        self.write(&path, overrides.clone(), key, CALL).await
     }
 
     pub async fn create_schedule(&self, new: &NewSchedule) -> Result<Schedule, AdminError> {
-        self.post(&["schedules"], json!(new)).await
+        let key = new.key.as_deref();
+        self.write(&["schedules"], json!(new), key, CALL).await
     }
 
     /// With what became of its openings.

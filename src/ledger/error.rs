@@ -80,6 +80,10 @@ pub enum LedgerError {
     },
     #[error("rain {0} does not exist")]
     NoRain(RainId),
+    #[error("key {0} does not exist")]
+    NoApiKey(String),
+    #[error("{max} keys are in use: revoke one first", max = super::API_KEYS_MAX)]
+    ApiKeys,
     #[error("rain {rain}: {source}")]
     Step {
         rain: RainId,
@@ -136,6 +140,7 @@ impl LedgerError {
             NotPositive { .. } | BatchTooLarge { .. } | SponsorName(_) | Key(_) => false,
             AccountName(_) | Cursor(_) => false,
             NoSponsor(_) | SponsorTooPoor { .. } | NoRain(_) | Step { .. } => false,
+            NoApiKey(_) | ApiKeys => false,
             EscrowTooPoor { .. } | RequestKeyReused { .. } => false,
             TopUp { .. } | Over { .. } | TopUpKeyReused { .. } => false,
             NoTemplate(_) | TemplateExists(_) | TemplateInUse { .. } => false,

@@ -17,6 +17,8 @@
 
 /// Names of accounts, sponsors, deposits.
 mod accounts;
+/// Keys of the admin API.
+mod api_keys;
 /// Who pays a claim: the ledger itself, or a company's own balance system.
 mod balance;
 /// What an auditor reads: totals, winners, whether the books agree.
@@ -35,6 +37,8 @@ mod http_balance;
 mod open;
 /// Rains as recorded, and their steps.
 mod rains;
+/// Writes of the admin API by their idempotency key, and the log of who did what.
+mod requests;
 /// escrow → sponsor: the refund of a rain, the discard of a claim.
 mod returned;
 /// Templates, schedules, and what became of their openings.
@@ -45,6 +49,7 @@ mod statement;
 mod top_ups;
 
 pub use accounts::{Account, AccountName};
+pub use api_keys::{API_KEYS_MAX, ApiKey, Rotation};
 pub use balance::{Balance, HttpBalance};
 pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
 pub use credit::{Refusal, Verdict};
@@ -53,6 +58,7 @@ pub use error::LedgerError;
 pub use http_balance::{Endpoint, EndpointSettings};
 pub use open::{look, without_password};
 pub use rains::Rehearsed;
+pub use requests::{Begun, End, LogLine, Write};
 pub use returned::Discard;
 pub use schedules::{NewSchedule, Noted, Opening, Schedule, Template};
 pub use statement::{Cursor, Line};

@@ -140,6 +140,11 @@ pub fn inbox(user: &UserId) -> String {
     format!("hb:{{u:{user}}}:inbox")
 }
 
+/// STRING: a signed request with this nonce was seen; expires when its time would be refused anyway.
+pub fn nonce(nonce: &str) -> String {
+    format!("hb:nonce:{nonce}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,6 +28,8 @@ pub mod managed;
 pub mod node;
 /// Which node owns which slot.
 mod nodes;
+/// Nonces of signed requests, each used once.
+mod nonce;
 /// What the ledger knows goes back into Redis.
 pub mod repair;
 /// The way to a slot, wherever it moves.

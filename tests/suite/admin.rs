@@ -7,6 +7,7 @@ use hongbao::rain::Cents;
 use hongbao::rain::split::{Rule, Tier};
 
 use crate::support::server::{Server, hongbao, new_rain};
+use crate::support::signed::Signed;
 
 fn problem(error: AdminError) -> (u16, String) {
     match error {
@@ -170,12 +171,8 @@ async fn a_rain_whose_numbers_cannot_work_is_refused_with_the_reason() {
 }
 
 async fn post(server: &Server, path: &str, key: &str, body: String) -> (u16, String) {
-    let request = reqwest::Client::new().post(format!("{}{path}", server.admin_url()));
-    let request = request
-        .header("authorization", format!("Bearer {key}"))
-        .header("content-type", "application/json");
-    let response = request.body(body).send().await.unwrap();
-    (response.status().as_u16(), response.text().await.unwrap())
+    let answer = Signed::post(path, key, body).send(server).await;
+    (answer.status, answer.text)
 }
 
 #[tokio::test]
@@ -202,12 +199,12 @@ async fn wrong_requests_are_problems_with_a_name() {
         ("/v1/nothing", "{}".to_owned(), 404),
         (
             "/v1/accounts/nobody/deposits",
-            r#"{"cents":5,"key":"k"}"#.to_owned(),
+            r#"{"cents":5}"#.to_owned(),
             404,
         ),
         (
             "/v1/accounts/nobody/deposits",
-            r#"{"cents":-5,"key":"k"}"#.to_owned(),
+            r#"{"cents":-5}"#.to_owned(),
             422,
         ),
     ] {

@@ -327,6 +327,7 @@ async fn a_holder_that_loses_its_node_is_told_before_anybody_else_gets_the_lease
         "store.topology=nodes",
         nodes.as_str(),
         "store.call_timeout_ms=300",
+        "gateway.replicas_wait_ms=200",
         "store.connect_timeout_ms=300",
         "gateway.replicas_wait_ms=200",
     ];

@@ -52,3 +52,5 @@ mod top_ups;
 mod topology;
 /// Packets that are moved to where people tap.
 mod transfers;
+/// The trust of the admin API: keys, signatures, idempotency, the log.
+mod trust;

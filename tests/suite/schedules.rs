@@ -30,7 +30,7 @@ fn once(instants: &[i64], ahead_ms: i64, key: &str) -> NewSchedule {
         overrides: json!({}),
         times: Times::Once(instants.to_vec()),
         ahead_ms: Some(ahead_ms),
-        key: key.into(),
+        key: Some(key.into()),
     }
 }
 
@@ -88,15 +88,21 @@ async fn rains_are_made_from_a_template_with_fields_of_their_own() {
     assert_eq!(admin.templates().await.unwrap().len(), 1);
 
     sponsor(&admin, 5_000).await;
-    let fields = json!({"room": "final", "total_cents": 3_000, "key": "tonight"});
-    let first = admin.rain_from_template("nightly", &fields).await.unwrap();
+    let fields = json!({"room": "final", "total_cents": 3_000});
+    let first = admin
+        .rain_from_template("nightly", &fields, Some("tonight"))
+        .await
+        .unwrap();
     assert_eq!((first.room.as_str(), first.packets), ("final", Some(20)));
     assert_eq!(first.total_cents, Some(Cents(3_000)));
-    let again = admin.rain_from_template("nightly", &fields).await.unwrap();
+    let again = admin
+        .rain_from_template("nightly", &fields, Some("tonight"))
+        .await
+        .unwrap();
     assert_eq!(again.id, first.id, "one key makes one rain");
     admin.delete_template("nightly").await.unwrap();
     let gone = admin
-        .rain_from_template("nightly", &fields)
+        .rain_from_template("nightly", &fields, None)
         .await
         .unwrap_err();
     assert_eq!(problem(gone).0, 404);

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Path as Segment, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use hongbao::admin::signing::{self, Parts};
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{
@@ -342,8 +343,19 @@ fn router(engine: Shared) -> Router {
         .with_state(engine)
 }
 
-async fn account(headers: HeaderMap) -> Answer {
-    if headers["authorization"] != format!("Bearer {API_KEY}") {
+/// Looks at the signature, as the real one does for every request.
+async fn account(uri: Uri, headers: HeaderMap, body: Bytes) -> Answer {
+    let header = |name: &str| headers[name].to_str().unwrap();
+    let parts = Parts {
+        method: "POST",
+        path: uri.path(),
+        query: "",
+        time_ms: header(signing::TIME).parse().unwrap(),
+        nonce: header(signing::NONCE),
+        idempotency_key: header(signing::IDEMPOTENCY_KEY),
+        body: &body,
+    };
+    if header(signing::SIGNATURE) != parts.sign(API_KEY) {
         let problem = json!({"title": "wrong API key", "status": 401, "detail": "it is not known"});
         return Err((StatusCode::UNAUTHORIZED, Json(problem)));
     }

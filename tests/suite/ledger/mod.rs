@@ -10,6 +10,8 @@ mod enforced;
 mod outages;
 /// The life of a rain, refund and discard.
 mod rains;
+/// Writes by their idempotency key, keys of the admin API, the log.
+mod requests;
 /// Random operations against a model; calls dropped half way.
 mod storm;
 /// Packets and money added to a rain that exists.

@@ -20,6 +20,8 @@ pub mod redis;
 pub mod sentinels;
 /// Real `hongbao serve` processes.
 pub mod server;
+/// Requests to the admin API, each part of which may be wrong.
+pub mod signed;
 /// The wire, byte by byte.
 pub mod wire;
 

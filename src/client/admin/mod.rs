@@ -1,21 +1,31 @@
 //! A thin client of the admin HTTP API (v1): one method per operation, amounts as integers in cents.
 //!
-//! Everything that depends on the API's shape stands in this file. Answers may carry more fields than are read here.
+//! Every request is signed, and every write has an idempotency key, so that it may be sent again: see `proto/admin.md`.
+
+/// What goes in and comes out.
+mod shapes;
 
 use std::time::Duration;
 
 use reqwest::{Method, Response, StatusCode, Url};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::rain::split::Rule;
-use crate::rain::{Cents, Durability, PacketId, RainId, State, UserId};
+use crate::admin::signing::{self, Credential, Parts, random_text};
+use crate::clock::now_ms;
+use crate::jitter::Jitter;
+use crate::rain::{Cents, PacketId, RainId};
+pub use shapes::*;
 
 /// One request, unless it is known to take longer.
-const CALL: Duration = Duration::from_secs(15);
+pub(in crate::client) const CALL: Duration = Duration::from_secs(15);
 /// Audits and closing walk through every packet of a rain.
 const LONG_CALL: Duration = Duration::from_secs(180);
+/// A request whose answer was lost, or that is still at work, is sent again this often …
+const TRIES: u32 = 3;
+/// … after about this long.
+const PAUSE: Duration = Duration::from_millis(150);
 /// Of an answer that is not JSON, this much is shown.
 const SHOWN_MAX: usize = 200;
 
@@ -51,242 +61,11 @@ impl AdminError {
             AdminError::Address(_) | AdminError::Unreadable { .. } => false,
         }
     }
-}
 
-/// A rain as an operator asks for it. What is `None` is left to the server's defaults.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NewRain {
-    pub title: String,
-    pub room: String,
-    pub sponsor: String,
-    pub rule: Rule,
-    pub total_cents: Cents,
-    pub packets: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_cents: Option<Cents>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_cents: Option<Cents>,
-    /// ms since 1970; without it an operator opens the rain.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub opens_at_ms: Option<i64>,
-    /// How long it stays open.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub duration_ms: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub durability: Option<Durability>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub buckets: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refund_after_ms: Option<i64>,
-    /// Grabs must carry a key that clients are told when the rain opens.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub key_required: bool,
-    /// How long before its opening the room is told; without it as soon as the rain is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub announce_ms: Option<i64>,
-    /// The caller's own name for this request: the same key makes one rain.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub key: Option<String>,
-}
-
-/// Packets and money for a rain that exists. What is `None` is as it was when the rain was created.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct NewTopUp {
-    pub packets: u32,
-    pub total_cents: Cents,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rule: Option<Rule>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_cents: Option<Cents>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_cents: Option<Cents>,
-    /// The caller's own name for this request: the same key tops up once.
-    pub key: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Account {
-    /// Like `sponsor:demo`.
-    pub name: String,
-    pub balance_cents: Cents,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Rain {
-    pub id: RainId,
-    pub state: State,
-    #[serde(default)]
-    pub title: String,
-    #[serde(default)]
-    pub room: String,
-    /// With all top-ups.
-    #[serde(default)]
-    pub packets: Option<u32>,
-    #[serde(default)]
-    pub total_cents: Option<Cents>,
-    /// How many of them are or have been in their pools.
-    #[serde(default)]
-    pub loaded_packets: Option<u32>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub top_ups: Vec<TopUp>,
-    #[serde(default)]
-    pub sold_out: bool,
-    #[serde(default)]
-    pub rule: Option<Rule>,
-    #[serde(default)]
-    pub opens_at_ms: Option<i64>,
-    /// Unknown while the opening time is.
-    #[serde(default)]
-    pub closes_at_ms: Option<i64>,
-    #[serde(default)]
-    pub duration_ms: Option<u64>,
-    #[serde(default)]
-    pub buckets: Option<u32>,
-    /// Only where one rain was asked for.
-    #[serde(default)]
-    pub live: Option<Live>,
-}
-
-/// What a rain was given after its creation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TopUp {
-    /// Counted within the rain, from 1.
-    pub number: u32,
-    pub packets: u32,
-    pub total_cents: Cents,
-    pub rule: Rule,
-    pub loaded: bool,
-}
-
-/// The answer to a top-up.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ToppedUp {
-    /// The number of this top-up among those of the rain.
-    pub top_up: u32,
-    #[serde(flatten)]
-    pub rain: Rain,
-}
-
-/// Where the packets of a rain are at this moment. Counts of packets and claims.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Live {
-    pub pool: u64,
-    pub claims_waiting: u64,
-    pub leased: u64,
-    pub retrying: u64,
-    pub dead: u64,
-    pub credited_count: u64,
-    pub credited_cents: Cents,
-}
-
-impl Live {
-    /// Claims on their way to a credit. Dead ones wait for a person.
-    pub fn claims_moving(&self) -> u64 {
-        self.claims_waiting + self.leased + self.retrying
+    /// The same write was begun before, and has no answer yet.
+    fn is_at_work(&self) -> bool {
+        matches!(self, AdminError::Problem { status: 409, title, .. } if title == crate::admin::write::AT_WORK)
     }
-}
-
-/// What a repair found and did, see `hongbao::steward::repair`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Repair {
-    pub buckets: Vec<usize>,
-    pub wins_restored: u64,
-    pub packets_removed: u64,
-    pub packets_returned: u64,
-    pub not_restored_total: u64,
-    pub not_restored: Vec<NotRestored>,
-}
-
-/// A paid win that could not be put back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NotRestored {
-    pub user: UserId,
-    pub packet_id: PacketId,
-    pub reason: String,
-}
-
-/// The verdict on a rain.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Audit {
-    pub rain_id: RainId,
-    pub balanced: bool,
-    /// Packets that are neither in a pool nor at their end: more than 0 only while the rain lives.
-    #[serde(default)]
-    pub in_motion: u64,
-    pub funded_cents: Cents,
-    #[serde(default)]
-    pub pool_cents: Cents,
-    #[serde(default)]
-    pub claims_cents: Cents,
-    pub credited_cents: Cents,
-    pub credited_count: u64,
-    pub refunded_cents: Cents,
-    #[serde(default)]
-    pub differences: Vec<Difference>,
-}
-
-/// One thing that is not as it must be.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Difference {
-    pub kind: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub packet_id: Option<PacketId>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cents: Option<Cents>,
-    #[serde(default)]
-    pub detail: String,
-}
-
-/// A credited win.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Winner {
-    pub packet_id: PacketId,
-    pub user: UserId,
-    pub cents: Cents,
-    pub credited_at_ms: i64,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct WinnersPage {
-    pub winners: Vec<Winner>,
-    /// Where the next page starts; `None` on the last one.
-    #[serde(default)]
-    pub next: Option<PacketId>,
-}
-
-/// A claim that waits for a person.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeadLetter {
-    pub packet_id: PacketId,
-    pub rain_id: RainId,
-    pub user: UserId,
-    pub cents: Cents,
-    pub at_ms: i64,
-    pub attempts: u32,
-    /// A kind, a colon, and the detail.
-    pub reason: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeadLettersPage {
-    pub dead_letters: Vec<DeadLetter>,
-    /// Where the next page starts; `None` on the last one.
-    #[serde(default)]
-    pub next: Option<PacketId>,
-    /// Texts among them that nobody can read.
-    #[serde(default)]
-    pub unreadable: Vec<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Discarded {
-    pub packet_id: PacketId,
-    pub cents: Cents,
-    pub returned: bool,
-    pub detail: String,
 }
 
 /// Cheap to clone; clones share their connections.
@@ -294,11 +73,11 @@ pub struct Discarded {
 pub struct AdminClient {
     http: reqwest::Client,
     base: Url,
-    authorization: String,
+    credential: Credential,
 }
 
 impl AdminClient {
-    /// `base_url` like `http://127.0.0.1:7080`, with or without a path in front of `/v1`.
+    /// `base_url` like `http://127.0.0.1:7080`; `api_key` is a key's `<id>.<secret>`, or the text of the server's API key file.
     ///
     /// # Errors
     /// [`AdminError::Address`], also for https, which this client does not speak; whether somebody answers there is found out by the first call.
@@ -319,7 +98,7 @@ impl AdminClient {
         Ok(AdminClient {
             http,
             base,
-            authorization: format!("Bearer {}", api_key.trim()),
+            credential: Credential::read(api_key),
         })
     }
 
@@ -336,8 +115,9 @@ impl AdminClient {
         cents: Cents,
         key: &str,
     ) -> Result<Account, AdminError> {
-        let body = json!({ "cents": cents, "key": key });
-        self.post(&["accounts", sponsor, "deposits"], body).await
+        let path = ["accounts", sponsor, "deposits"];
+        self.write(&path, json!({ "cents": cents }), Some(key), CALL)
+            .await
     }
 
     /// By full name: `sponsor:demo`, `user:anna`, `escrow:7`.
@@ -346,7 +126,7 @@ impl AdminClient {
     }
 
     pub async fn create_rain(&self, rain: &NewRain) -> Result<Rain, AdminError> {
-        self.call(Method::POST, &["rains"], &[], Some(json!(rain)), CALL)
+        self.write(&["rains"], json!(rain), rain.key.as_deref(), CALL)
             .await
     }
 
@@ -375,20 +155,20 @@ impl AdminClient {
 
     /// Adds packets and money to a rain that is not closed. Repeating it with the same key changes nothing.
     pub async fn top_up_rain(&self, id: RainId, top_up: &NewTopUp) -> Result<ToppedUp, AdminError> {
-        self.post(&["rains", &id.to_string(), "top-up"], json!(top_up))
+        let path = ["rains", &id.to_string(), "top-up"];
+        self.write(&path, json!(top_up), Some(&top_up.key), CALL)
             .await
     }
 
     /// Closes every gate and refunds what is left.
     pub async fn close_rain(&self, id: RainId) -> Result<Rain, AdminError> {
         let path = ["rains", &id.to_string(), "close"];
-        self.call(Method::POST, &path, &[], Some(json!({})), LONG_CALL)
-            .await
+        self.write(&path, json!({}), None, LONG_CALL).await
     }
 
     pub async fn audit(&self, id: RainId) -> Result<Audit, AdminError> {
         let path = ["rains", &id.to_string(), "audit"];
-        self.call(Method::GET, &path, &[], None, LONG_CALL).await
+        self.read(&path, &[], LONG_CALL).await
     }
 
     /// Compares suspect buckets, or `all`, with the ledger now; `None` when none was suspect, or somebody else has repaired them.
@@ -398,8 +178,8 @@ impl AdminClient {
             repaired: Option<Repair>,
         }
         let path = ["rains", &id.to_string(), "repair"];
-        let body = Some(json!({ "all": all }));
-        let answer: Repaired = self.call(Method::POST, &path, &[], body, LONG_CALL).await?;
+        let body = json!({ "all": all });
+        let answer: Repaired = self.write(&path, body, None, LONG_CALL).await?;
         Ok(answer.repaired)
     }
 
@@ -468,14 +248,8 @@ impl AdminClient {
             }
             None => {
                 let body = json!({ "rain": rain, "reason": reason });
-                self.call(
-                    Method::POST,
-                    &["dead-letters", "requeue"],
-                    &[],
-                    Some(body),
-                    LONG_CALL,
-                )
-                .await?
+                let path = ["dead-letters", "requeue"];
+                self.write(&path, body, None, LONG_CALL).await?
             }
         };
         Ok(answer.requeued)
@@ -490,72 +264,139 @@ impl AdminClient {
         .await
     }
 
-    pub(super) async fn get<T: DeserializeOwned>(
+    /// One page of keys, from `cursor` on.
+    pub async fn keys(&self, cursor: Option<&str>) -> Result<KeysPage, AdminError> {
+        let query = cursor.map(|cursor| ("cursor", cursor.to_owned()));
+        self.get(&["keys"], query.as_slice()).await
+    }
+
+    /// `name` is this request's own name: the same one makes one key. `None`: one is made up.
+    pub async fn create_key(
+        &self,
+        new: &NewKey,
+        name: Option<&str>,
+    ) -> Result<IssuedKey, AdminError> {
+        self.write(&["keys"], json!(new), name, CALL).await
+    }
+
+    /// A new secret; the old one is good for `overlap_ms` more, as long as the server says if `None`.
+    pub async fn rotate_key(
+        &self,
+        id: &str,
+        overlap_ms: Option<i64>,
+    ) -> Result<IssuedKey, AdminError> {
+        let body = overlap_ms.map_or(json!({}), |ms| json!({ "overlap_ms": ms }));
+        self.post(&["keys", id, "rotate"], body).await
+    }
+
+    pub async fn revoke_key(&self, id: &str) -> Result<Key, AdminError> {
+        self.post(&["keys", id, "revoke"], json!({})).await
+    }
+
+    /// One page of the log, newest first, from `cursor` on; of one target (like `rain:7`) or all. `limit`: 1 to 1000.
+    pub async fn log(
+        &self,
+        target: Option<&str>,
+        cursor: Option<&str>,
+        limit: u32,
+    ) -> Result<LogPage, AdminError> {
+        let mut query = vec![("limit", limit.to_string())];
+        query.extend(target.map(|target| ("target", target.to_owned())));
+        query.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
+        self.get(&["log"], &query).await
+    }
+
+    pub(in crate::client) async fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, String)],
     ) -> Result<T, AdminError> {
-        self.call(Method::GET, path, query, None, CALL).await
+        self.read(path, query, CALL).await
     }
 
-    pub(super) async fn post<T: DeserializeOwned>(
+    pub(in crate::client) async fn post<T: DeserializeOwned>(
         &self,
         path: &[&str],
         body: Value,
     ) -> Result<T, AdminError> {
-        self.call(Method::POST, path, &[], Some(body), CALL).await
+        self.write(path, body, None, CALL).await
     }
 
-    pub(super) async fn post_long<T: DeserializeOwned>(
+    /// Asks something that takes a while and changes nothing. `key`: the name of the write that it is about, or nothing.
+    pub(in crate::client) async fn ask<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, String)],
         body: Value,
+        key: &str,
     ) -> Result<T, AdminError> {
-        self.call(Method::POST, path, query, Some(body), LONG_CALL)
+        let (url, body) = (self.url(path, query), body.to_string());
+        self.call(&Method::POST, &url, body.as_bytes(), key, LONG_CALL)
             .await
     }
 
-    async fn call<T: DeserializeOwned>(
+    /// An answer whose body is still to be read, and may take as long as it takes.
+    pub(in crate::client) async fn stream(&self, path: &[&str]) -> Result<Response, AdminError> {
+        let url = self.url(path, &[]);
+        self.send(self.signed(&Method::GET, &url, &[], "")).await
+    }
+
+    async fn read<T: DeserializeOwned>(
         &self,
-        method: Method,
         path: &[&str],
         query: &[(&str, String)],
-        body: Option<Value>,
         limit: Duration,
     ) -> Result<T, AdminError> {
-        let response = self
-            .send(method.clone(), path, query, body, Some(limit))
-            .await?;
-        let path = response.url().path().to_owned();
+        let url = self.url(path, query);
+        self.call(&Method::GET, &url, &[], "", limit).await
+    }
+
+    /// With the caller's own name for it, or one made up. Sent again while it is at work or its answer was lost: it happens once.
+    pub(in crate::client) async fn write<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: Value,
+        key: Option<&str>,
+        limit: Duration,
+    ) -> Result<T, AdminError> {
+        let made_up = random_text();
+        let key = key.unwrap_or(&made_up);
+        let (url, body) = (self.url(path, &[]), body.to_string());
+        let deadline = tokio::time::Instant::now() + limit;
+        let jitter = Jitter::default();
+        let mut lost = 0;
+        loop {
+            let answer = self.call(&Method::POST, &url, body.as_bytes(), key, limit);
+            match answer.await {
+                Err(error) if error.is_at_work() && tokio::time::Instant::now() < deadline => {}
+                Err(AdminError::Unreachable { .. }) if lost + 1 < TRIES => lost += 1,
+                answer => return answer,
+            }
+            tokio::time::sleep(jitter.around(PAUSE)).await;
+        }
+    }
+
+    /// Signs it and sends it once.
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        url: &Url,
+        body: &[u8],
+        idempotency_key: &str,
+        limit: Duration,
+    ) -> Result<T, AdminError> {
+        let request = self.signed(method, url, body, idempotency_key);
+        let response = self.send(request.timeout(limit)).await?;
         let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
         serde_json::from_slice(&bytes).map_err(|error| AdminError::Unreadable {
-            method,
-            path,
+            method: method.clone(),
+            path: url.path().to_owned(),
             reason: format!("{error} in {}", shown(&bytes)),
         })
     }
 
-    /// An answer that is no problem, its body still to be read. `path` below `/v1`, one element each: they are percent-encoded, so a name may hold any
-    /// character. Without a `limit` the body may take as long as it takes.
-    pub(super) async fn send(
-        &self,
-        method: Method,
-        path: &[&str],
-        query: &[(&str, String)],
-        body: Option<Value>,
-        limit: Option<Duration>,
-    ) -> Result<Response, AdminError> {
-        let mut request = self
-            .http
-            .request(method, self.url(path, query))
-            .header("authorization", &self.authorization);
-        if let Some(limit) = limit {
-            request = request.timeout(limit);
-        }
-        if let Some(body) = body {
-            request = request.json(&body);
-        }
+    /// An answer that is no problem, its body still to be read.
+    async fn send(&self, request: reqwest::RequestBuilder) -> Result<Response, AdminError> {
         let response = request.send().await.map_err(|error| self.lost(&error))?;
         let status = response.status();
         if status.is_success() {
@@ -572,6 +413,41 @@ impl AdminClient {
         }
     }
 
+    fn signed(
+        &self,
+        method: &Method,
+        url: &Url,
+        body: &[u8],
+        idempotency_key: &str,
+    ) -> reqwest::RequestBuilder {
+        let (time_ms, nonce) = (now_ms(), random_text());
+        let parts = Parts {
+            method: method.as_str(),
+            path: url.path(),
+            query: url.query().unwrap_or_default(),
+            time_ms,
+            nonce: &nonce,
+            idempotency_key,
+            body,
+        };
+        let mut request = self
+            .http
+            .request(method.clone(), url.clone())
+            .header(signing::KEY, &self.credential.id)
+            .header(signing::TIME, time_ms)
+            .header(signing::NONCE, &nonce)
+            .header(signing::SIGNATURE, parts.sign(&self.credential.secret));
+        if !idempotency_key.is_empty() {
+            request = request.header(signing::IDEMPOTENCY_KEY, idempotency_key);
+        }
+        if !body.is_empty() {
+            let json = "application/json";
+            request = request.header("content-type", json).body(body.to_vec());
+        }
+        request
+    }
+
+    /// `path` below `/v1`, one element each: they are percent-encoded, so a name may hold any character.
     fn url(&self, path: &[&str], query: &[(&str, String)]) -> Url {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -614,7 +490,7 @@ fn shown(body: &[u8]) -> String {
 }
 
 /// reqwest's own text stops short of the cause ("error sending request").
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(in crate::client) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -627,7 +503,8 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rain::split::Tier;
+    use crate::rain::split::{Rule, Tier};
+    use crate::rain::{Durability, State};
 
     fn client(base: &str) -> AdminClient {
         AdminClient::new(base, "key\n").unwrap()
