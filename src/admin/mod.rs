@@ -8,6 +8,8 @@ mod asked;
 pub mod auth;
 /// Who asks, and what that allows.
 pub mod caller;
+/// What moves money is asked for twice.
+pub mod confirm;
 /// Claims that wait for a person.
 mod dead_letters;
 /// What every request passes: who asks, whether they may.

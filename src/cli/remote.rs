@@ -1,5 +1,6 @@
 //! Commands that speak to the admin API.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -27,6 +28,9 @@ pub struct ServerFlags {
     /// Print the server's answer as JSON
     #[arg(long)]
     pub json: bool,
+    /// Move money without asking: for scripts
+    #[arg(long)]
+    yes: bool,
 }
 
 #[derive(Subcommand)]
@@ -261,8 +265,24 @@ impl ServerFlags {
                 })?
             }
         };
-        Ok(AdminClient::new(&url, &key)?)
+        let client = AdminClient::new(&url, &key)?;
+        if self.yes {
+            return Ok(client);
+        }
+        Ok(client.asking(ask))
     }
+}
+
+/// Has a person type yes to what moves money. Without a terminal nobody can.
+fn ask(what: &str) -> bool {
+    if !std::io::stdin().is_terminal() {
+        eprintln!("hongbao: the request {what}; a script says so with --yes");
+        return false;
+    }
+    eprint!("The request {what}.\nType yes to do it: ");
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    read.is_ok() && answer.trim() == "yes"
 }
 
 /// The server on this data directory knows its address; else the settings do.

@@ -10,6 +10,8 @@ mod admin;
 mod balance;
 /// What stands between a script and a packet.
 mod bots;
+/// What moves money is asked for twice.
+mod confirm;
 /// Claims that wait for a person.
 mod dead_letters;
 /// The doctor and the repair, as an operator uses them.
