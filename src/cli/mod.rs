@@ -14,7 +14,9 @@ mod manual;
 mod paint;
 /// What a rain would be.
 mod preview;
-/// Commands that speak to the admin API.
+/// Rains: create, show, top up, close and the rest.
+mod rains;
+/// Accounts, audits, repairs, dead letters; how every command finds its server.
 mod remote;
 /// Rains by name, and when they open.
 mod schedules;
@@ -67,7 +69,7 @@ enum Command {
     },
     /// Preview, create, list, show, watch, open, top up and close rains
     #[command(subcommand)]
-    Rain(remote::RainCommand),
+    Rain(rains::RainCommand),
     /// Rains by name: create, update, list, show and delete them, create rains from them
     #[command(subcommand)]
     Template(schedules::TemplateCommand),
@@ -155,7 +157,7 @@ pub fn run() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }),
         Command::Rain(command) => with_settings(&cli.settings, None, |settings| {
-            in_runtime(remote::rain(&settings, command))
+            in_runtime(rains::rain(&settings, command))
         }),
         Command::Template(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(schedules::template(&settings, command))

@@ -9,7 +9,8 @@ use hongbao::client::schedules::{NewSchedule, Schedule, Template};
 use hongbao::config::Settings;
 use hongbao::rain::{Clock, TimeOfDay, Times, UtcOffset, Weekday, Weekly};
 
-use super::remote::{RainFlags, ServerFlags, show_rain};
+use super::rains::{RainFlags, show_rain};
+use super::remote::ServerFlags;
 
 #[derive(Subcommand)]
 pub enum TemplateCommand {
