@@ -10,6 +10,8 @@ mod admin;
 mod balance;
 /// What stands between a script and a packet.
 mod bots;
+/// What moves money is asked for twice.
+mod confirm;
 /// What operators see in a browser.
 mod console;
 /// Claims that wait for a person.
@@ -38,6 +40,8 @@ mod pushes;
 mod rains;
 /// Nodes that come back as another process, with less than they had, or empty.
 mod repair;
+/// Rains by name, and those that come by themselves.
+mod schedules;
 /// What systemd is told, what the log never says, and the files of the service.
 mod service;
 /// Who may have a session, for how long, and how many.
