@@ -2,6 +2,8 @@
 //!
 //! Exit codes: 0 done, 1 failed (or an audit that does not balance, a repair that a person has to look at), 2 wrong use or wrong settings.
 
+/// Claims that wait for a person.
+mod dead;
 /// A whole rain, shown.
 mod demo;
 /// What is wrong here, and what to do.
@@ -69,7 +71,7 @@ enum Command {
     Account(remote::AccountCommand),
     /// Claims that wait for a person: list, show, requeue, discard
     #[command(subcommand)]
-    Dead(remote::DeadCommand),
+    Dead(dead::DeadCommand),
     /// Keys of the admin API: list, show, create, rotate, revoke
     #[command(subcommand)]
     Keys(keys::KeysCommand),
@@ -151,7 +153,7 @@ pub fn run() -> ExitCode {
             in_runtime(doctor::doctor(settings, json))
         }),
         Command::Dead(command) => with_settings(&cli.settings, None, |settings| {
-            in_runtime(remote::dead(&settings, command))
+            in_runtime(dead::dead(&settings, command))
         }),
         Command::Demo(flags) => demo::run(&flags),
     };
