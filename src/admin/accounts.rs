@@ -101,7 +101,6 @@ pub struct Accounts {
 }
 
 /// By name.
-
 pub async fn list(
     State(admin): Shared,
     page: Result<Query<Page>, QueryRejection>,
