@@ -217,7 +217,11 @@ impl Session {
                     self.last_heard.set(Instant::now());
                     self.feed(worker, &buffer[..n]);
                     self.frame_cut(worker);
-                    if self.closing.get().is_some() || n < buffer.len() {
+                    if n < buffer.len() {
+                        self.transport.is_drained();
+                        return Ok(());
+                    }
+                    if self.closing.get().is_some() {
                         return Ok(());
                     }
                 }
