@@ -306,6 +306,11 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "Steps of rains (load, open, balance, close, refund, finish) that a steward could not take, by cause: node (it tries again soon), other (read the log), and list (the ledger did not say which rains there are).",
     ),
     (
+        "hongbao_openings_total",
+        "counter",
+        "Openings of schedules looked after by this process, by result: created, failed (tried again until its time comes), missed (its time came, and there was no rain).",
+    ),
+    (
         "hongbao_audits_total",
         "counter",
         "Audits by verdict: any but balanced is an alarm.",
@@ -451,6 +456,10 @@ impl Metrics {
         counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
     }
 
+    pub fn opening(&self, result: &'static str) {
+        counter!("hongbao_openings_total", "result" => result).increment(1);
+    }
+
     pub fn connection_refused(&self, reason: &'static str) {
         counter!("hongbao_connections_refused_total", "reason" => reason).increment(1);
     }
@@ -540,6 +549,11 @@ fn zero_known_labels() {
             ],
         ),
         ("hongbao_tls_handshakes_total", "kind", &["full", "resumed"]),
+        (
+            "hongbao_openings_total",
+            "result",
+            &["created", "failed", "missed"],
+        ),
         ("hongbao_tls_reloads_total", "result", &["loaded", "broken"]),
         ("hongbao_redirects_total", "kind", &["moved", "ask", "wait"]),
         (

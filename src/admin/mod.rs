@@ -8,6 +8,8 @@ mod asked;
 pub mod auth;
 /// Who asks, and what that allows.
 pub mod caller;
+/// What moves money is asked for twice.
+pub mod confirm;
 /// Claims that wait for a person.
 mod dead_letters;
 /// What every request passes: who asks, whether they may.
@@ -20,6 +22,8 @@ mod live;
 mod log;
 /// The OpenAPI page.
 pub mod openapi;
+/// The rains of schedules, ahead of their openings.
+pub mod openings;
 /// Pages of lists.
 mod page;
 /// How claims flow.
@@ -32,10 +36,14 @@ mod problem;
 mod rains;
 /// The table of the API: every route with its permission.
 pub mod routes;
+/// Templates with opening times.
+mod schedules;
 /// Accept loop with a connection cap and a header time-out.
 mod server;
 /// How requests are signed.
 pub mod signing;
+/// Rains by name.
+mod templates;
 /// Who has been paid, as pages, CSV, NDJSON.
 mod winners;
 /// A write, once however often it is sent, and in the log.

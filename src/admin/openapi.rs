@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value, json};
 
 use super::caller::Access;
+use super::confirm::{CONFIRM, Confirms};
 use super::routes::{self, Gives, Route};
 use super::signing::{IDEMPOTENCY_KEY, KEY, NONCE, SIGNATURE, TIME};
 
@@ -123,7 +124,14 @@ fn parameters(route: &Route) -> Vec<Value> {
             "schema": { "type": "string", "minLength": 1, "maxLength": crate::ledger::KEY_BYTES_MAX },
         })
     });
-    in_path.chain(in_query).chain(key).collect()
+    let confirm = (route.confirms != Confirms::Never).then(|| {
+        json!({
+            "name": CONFIRM, "in": "header",
+            "description": "The member confirm of the problem 428 that the same request was answered without it.",
+            "schema": { "type": "string" },
+        })
+    });
+    in_path.chain(in_query).chain(key).chain(confirm).collect()
 }
 
 #[cfg(test)]

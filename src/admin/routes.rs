@@ -6,7 +6,11 @@ use std::sync::Arc;
 use axum::routing::{MethodRouter, get, post};
 
 use super::caller::{Access, Module};
-use super::{Admin, accounts, dead_letters, keys, live, log, pipeline, preview, rains, winners};
+use super::confirm::Confirms;
+use super::{
+    Admin, accounts, dead_letters, keys, live, log, pipeline, preview, rains, schedules, templates,
+    winners,
+};
 
 /// What a route is about, named by the first parameter of its path: the log says it, and shows it as it was before a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub enum Target {
     Sponsor,
     Account,
     Packet,
+    Template,
+    Schedule,
     Key,
 }
 
@@ -30,6 +36,8 @@ pub struct Route {
     pub module: Module,
     pub access: Access,
     pub target: Target,
+    /// Whether it is asked for twice.
+    pub confirms: Confirms,
     /// Its answer holds a credential, which is not kept.
     pub gives_credential: bool,
     /// With the query dry_run=true it says what it would do, and does nothing.
@@ -57,7 +65,7 @@ type Handler = MethodRouter<Arc<Admin>>;
 /// The table.
 pub fn all() -> Vec<(Route, Handler)> {
     use Module::{Accounts, Audits, DeadLetters, Keys, Rains};
-    use Target::{Account, Key, Nothing, Packet, Rain, Sponsor};
+    use Target::{Account, Key, Nothing, Packet, Rain, Schedule, Sponsor, Template};
     #[rustfmt::skip]
     let table = vec![
         read("/v1/accounts", "list_accounts", Accounts, Nothing, get(accounts::list))
@@ -66,25 +74,27 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("Opens a sponsor's account, or finds it").takes("NewSponsor").gives(201, "Account"),
         read("/v1/accounts/{name}", "show_account", Accounts, Account, get(accounts::show))
             .says("One balance").gives(200, "Account"),
-        write("/v1/accounts/{name}/deposits", "deposit", Accounts, Sponsor, post(accounts::deposit))
+        write("/v1/accounts/{name}/deposits", "deposit", Accounts, Sponsor, post(accounts::deposit)).confirms(Confirms::Always)
             .says("Records money that a sponsor has paid in").takes("Deposit").gives(200, "Account"),
         read("/v1/rains", "list_rains", Rains, Nothing, get(rains::list))
             .says("All rains, newest first").gives(200, "Rains").query(&["limit", "cursor"]),
-        write("/v1/rains", "create_rain", Rains, Nothing, post(rains::create)).or_rehearse()
+        write("/v1/rains", "create_rain", Rains, Nothing, post(rains::create)).or_rehearse().confirms(Confirms::LargeAmounts)
             .says("Creates and funds a rain").takes("NewRain").gives(201, "Rain"),
         ask("/v1/rains/preview", "preview_rain", Rains, Nothing, post(preview::preview))
             .says("What a split looks like, with a seed that is thrown away").takes("NewRain").gives(200, "Preview"),
         read("/v1/rains/{id}", "show_rain", Rains, Rain, get(rains::show))
             .says("One rain with its live numbers").gives(200, "Rain"),
+        write("/v1/rains/{id}/announce", "announce_rain", Rains, Rain, post(rains::announce))
+            .says("Tells its room of it now, whatever was planned").gives(200, "Rain"),
         write("/v1/rains/{id}/open", "open_rain", Rains, Rain, post(rains::open))
             .says("Opens it now").gives(200, "Rain"),
         write("/v1/rains/{id}/pause", "pause_rain", Rains, Rain, post(rains::pause))
             .says("Gives nothing until it is resumed").gives(200, "Rain"),
         write("/v1/rains/{id}/resume", "resume_rain", Rains, Rain, post(rains::resume))
             .says("Goes on after a pause").gives(200, "Rain"),
-        write("/v1/rains/{id}/top-up", "top_up_rain", Rains, Rain, post(rains::top_up))
+        write("/v1/rains/{id}/top-up", "top_up_rain", Rains, Rain, post(rains::top_up)).confirms(Confirms::Always)
             .says("Adds packets and money").takes("NewTopUp").gives(201, "ToppedUp"),
-        write("/v1/rains/{id}/close", "close_rain", Rains, Rain, post(rains::close))
+        write("/v1/rains/{id}/close", "close_rain", Rains, Rain, post(rains::close)).confirms(Confirms::Always)
             .says("Shuts every gate and refunds what is left").gives(200, "Rain"),
         read("/v1/rains/{id}/audit", "audit_rain", Audits, Rain, get(rains::audit))
             .says("Finds every packet in exactly one place, or says which are not").gives(200, "Audit"),
@@ -98,6 +108,26 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("All credited winners for a spreadsheet").streams("text/csv"),
         read("/v1/rains/{id}/winners.ndjson", "winners_as_ndjson", Rains, Rain, get(winners::ndjson))
             .says("All credited winners, one JSON object a line").streams("application/x-ndjson"),
+        read("/v1/templates", "list_templates", Rains, Nothing, get(templates::list))
+            .says("Rains by name").gives(200, "Templates").query(&["limit", "cursor"]),
+        write("/v1/templates", "create_template", Rains, Nothing, post(templates::create))
+            .says("Keeps a rain under a name, without times").takes("NewTemplate").gives(201, "Template"),
+        read("/v1/templates/{name}", "show_template", Rains, Template, get(templates::show))
+            .says("One template").gives(200, "Template"),
+        write("/v1/templates/{name}/update", "update_template", Rains, Template, post(templates::update))
+            .says("Puts another rain under the name").takes("ChangedTemplate").gives(200, "Template"),
+        write("/v1/templates/{name}/delete", "delete_template", Rains, Template, post(templates::delete))
+            .says("Forgets a template that no schedule uses").gives(200, "Deleted"),
+        write("/v1/templates/{name}/rains", "create_rain_from_template", Rains, Template, post(templates::create_rain)).confirms(Confirms::LargeAmounts)
+            .says("Creates and funds a rain; fields of the body take the place of the template's, null takes one away").takes("Overrides").gives(201, "Rain"),
+        read("/v1/schedules", "list_schedules", Rains, Nothing, get(schedules::list))
+            .says("Templates with opening times, newest first").gives(200, "Schedules").query(&["limit", "cursor"]),
+        write("/v1/schedules", "create_schedule", Rains, Nothing, post(schedules::create)).confirms(Confirms::LargeAmounts)
+            .says("Has a rain created for each opening").takes("NewSchedule").gives(201, "Schedule"),
+        read("/v1/schedules/{id}", "show_schedule", Rains, Schedule, get(schedules::show))
+            .says("One schedule with what became of its openings").gives(200, "Schedule"),
+        write("/v1/schedules/{id}/end", "end_schedule", Rains, Schedule, post(schedules::end))
+            .says("Creates no more rains; those that it created stay").gives(200, "Schedule"),
         read("/v1/pipeline", "show_pipeline", Rains, Nothing, get(pipeline::show))
             .says("How claims flow").gives(200, "Pipeline"),
         read("/v1/dead-letters", "list_dead_letters", DeadLetters, Nothing, get(dead_letters::list))
@@ -108,7 +138,7 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("One dead letter").gives(200, "DeadLetter"),
         write("/v1/dead-letters/{packet}/requeue", "requeue_dead_letter", DeadLetters, Packet, post(dead_letters::requeue))
             .says("Has the settlers try it again").gives(200, "Requeued"),
-        write("/v1/dead-letters/{packet}/discard", "discard_dead_letter", DeadLetters, Packet, post(dead_letters::discard))
+        write("/v1/dead-letters/{packet}/discard", "discard_dead_letter", DeadLetters, Packet, post(dead_letters::discard)).confirms(Confirms::Always)
             .says("Gives its money back to the sponsor, for good").takes("Why").gives(200, "Discarded"),
         read("/v1/keys", "list_keys", Keys, Nothing, get(keys::list))
             .says("Keys by id, those that are revoked too").gives(200, "Keys").query(&["limit", "cursor"]),
@@ -148,6 +178,7 @@ fn read(
         module,
         access: Access::Read,
         target,
+        confirms: Confirms::Never,
         gives_credential: false,
         rehearses: false,
         summary: "",
@@ -206,6 +237,11 @@ impl Entry {
 
     fn query(mut self, names: &'static [&'static str]) -> Entry {
         self.route.query = names;
+        self
+    }
+
+    fn confirms(mut self, confirms: Confirms) -> Entry {
+        self.route.confirms = confirms;
         self
     }
 

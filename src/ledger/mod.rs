@@ -23,6 +23,8 @@ mod api_keys;
 mod balance;
 /// What an auditor reads: totals, winners, whether the books agree.
 mod books;
+/// A rain's record and its money, once for each key; or only played through.
+mod create;
 /// claim → credit, in batches.
 mod credit;
 /// Statements to either store, transactions.
@@ -41,6 +43,8 @@ mod rains;
 mod requests;
 /// escrow → sponsor: the refund of a rain, the discard of a claim.
 mod returned;
+/// Templates, schedules, and what became of their openings.
+mod schedules;
 /// The lines of one account, from both journals.
 mod statement;
 /// Packets and money added to a rain that exists; which parts of it are loaded.
@@ -50,14 +54,15 @@ pub use accounts::{Account, AccountName};
 pub use api_keys::{API_KEYS_MAX, ApiKey, Rotation};
 pub use balance::{Balance, HttpBalance};
 pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
+pub use create::Rehearsed;
 pub use credit::{Refusal, Verdict};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;
 pub use http_balance::{Endpoint, EndpointSettings};
 pub use open::{look, without_password};
-pub use rains::Rehearsed;
 pub use requests::{Begun, End, LogLine, Write};
 pub use returned::Discard;
+pub use schedules::{NewSchedule, Noted, Opening, Schedule, Template};
 pub use statement::{Cursor, Line};
 pub use top_ups::ToppedUp;
 

@@ -19,7 +19,7 @@ pub(super) use send::chain;
 pub use shapes::*;
 
 /// One request, unless it is known to take longer.
-const CALL: Duration = Duration::from_secs(15);
+pub(in crate::client) const CALL: Duration = Duration::from_secs(15);
 /// Audits and closing walk through every packet of a rain.
 const LONG_CALL: Duration = Duration::from_secs(180);
 
@@ -35,6 +35,13 @@ pub enum AdminError {
         status: u16,
         title: String,
         detail: String,
+    },
+    /// It moves money, and whoever was asked did not say yes. Nothing happened.
+    #[error("it was not confirmed: the request {what}")]
+    Unconfirmed {
+        what: String,
+        /// Confirms this very request.
+        token: String,
     },
     #[error("{method} {path} answered something unexpected: {reason}")]
     Unreadable {
@@ -52,7 +59,8 @@ impl AdminError {
         match self {
             AdminError::Unreachable { .. } => true,
             AdminError::Problem { status, .. } => matches!(status, 429 | 502 | 503 | 504),
-            AdminError::Address(_) | AdminError::Unreadable { .. } => false,
+            AdminError::Address(_) => false,
+            AdminError::Unconfirmed { .. } | AdminError::Unreadable { .. } => false,
         }
     }
 
@@ -68,6 +76,8 @@ pub struct AdminClient {
     http: reqwest::Client,
     base: Url,
     credential: Credential,
+    /// Says yes or no to what moves money.
+    ask: fn(&str) -> bool,
 }
 
 impl AdminClient {
@@ -93,7 +103,15 @@ impl AdminClient {
             http,
             base,
             credential: Credential::read(api_key),
+            ask: |_| true,
         })
+    }
+
+    /// Asks before money is moved, with what the request does, like "records 7.00 paid in by sponsor acme". Without it the answer is yes: the program that calls a
+    /// method means it.
+    pub fn asking(mut self, ask: fn(&str) -> bool) -> AdminClient {
+        self.ask = ask;
+        self
     }
 
     /// Makes the account `sponsor:<sponsor>`, or finds it.
@@ -360,6 +378,7 @@ mod tests {
             buckets: None,
             refund_after_ms: None,
             key_required: false,
+            announce_ms: None,
             key: None,
         };
         let wanted = json!({

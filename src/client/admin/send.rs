@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{AdminClient, AdminError, CALL, LONG_CALL};
+use crate::admin::confirm::CONFIRM;
 use crate::admin::signing::{self, Parts, random_text};
 use crate::clock::now_ms;
 use crate::jitter::Jitter;
@@ -20,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(150);
 const SHOWN_MAX: usize = 200;
 
 impl AdminClient {
-    pub(super) async fn get<T: DeserializeOwned>(
+    pub(in crate::client) async fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, String)],
@@ -28,7 +29,7 @@ impl AdminClient {
         self.read(path, query, CALL).await
     }
 
-    pub(super) async fn post<T: DeserializeOwned>(
+    pub(in crate::client) async fn post<T: DeserializeOwned>(
         &self,
         path: &[&str],
         body: Value,
@@ -45,8 +46,8 @@ impl AdminClient {
         key: &str,
     ) -> Result<T, AdminError> {
         let (url, body) = (self.url(path, query), body.to_string());
-        self.call(&Method::POST, &url, body.as_bytes(), key, LONG_CALL)
-            .await
+        let request = self.signed(&Method::POST, &url, body.as_bytes(), key);
+        self.call(&Method::POST, request.timeout(LONG_CALL)).await
     }
 
     /// An answer whose body is still to be read, and may take as long as it takes.
@@ -62,11 +63,12 @@ impl AdminClient {
         limit: Duration,
     ) -> Result<T, AdminError> {
         let url = self.url(path, query);
-        self.call(&Method::GET, &url, &[], "", limit).await
+        let request = self.signed(&Method::GET, &url, &[], "");
+        self.call(&Method::GET, request.timeout(limit)).await
     }
 
     /// With the caller's own name for it, or one made up. Sent again while it is at work or its answer was lost: it happens once.
-    pub(super) async fn write<T: DeserializeOwned>(
+    pub(in crate::client) async fn write<T: DeserializeOwned>(
         &self,
         path: &[&str],
         body: Value,
@@ -78,10 +80,19 @@ impl AdminClient {
         let (url, body) = (self.url(path, &[]), body.to_string());
         let deadline = tokio::time::Instant::now() + limit;
         let jitter = Jitter::default();
-        let mut lost = 0;
+        let (mut lost, mut confirmed) = (0, None);
         loop {
-            let answer = self.call(&Method::POST, &url, body.as_bytes(), key, limit);
-            match answer.await {
+            let mut request = self.signed(&Method::POST, &url, body.as_bytes(), key);
+            if let Some(token) = &confirmed {
+                request = request.header(CONFIRM, token);
+            }
+            match self.call(&Method::POST, request.timeout(limit)).await {
+                Err(AdminError::Unconfirmed { what, token })
+                    if confirmed.is_none() && (self.ask)(&what) =>
+                {
+                    confirmed = Some(token);
+                    continue;
+                }
                 Err(error) if error.is_at_work() && tokio::time::Instant::now() < deadline => {}
                 Err(AdminError::Unreachable { .. }) if lost + 1 < TRIES => lost += 1,
                 answer => return answer,
@@ -90,21 +101,18 @@ impl AdminClient {
         }
     }
 
-    /// Signs it and sends it once.
+    /// Sends a signed request once.
     async fn call<T: DeserializeOwned>(
         &self,
         method: &Method,
-        url: &Url,
-        body: &[u8],
-        idempotency_key: &str,
-        limit: Duration,
+        request: reqwest::RequestBuilder,
     ) -> Result<T, AdminError> {
-        let request = self.signed(method, url, body, idempotency_key);
-        let response = self.send(request.timeout(limit)).await?;
+        let response = self.send(request).await?;
+        let path = response.url().path().to_owned();
         let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
         serde_json::from_slice(&bytes).map_err(|error| AdminError::Unreadable {
             method: method.clone(),
-            path: url.path().to_owned(),
+            path,
             reason: format!("{error} in {}", shown(&bytes)),
         })
     }
@@ -181,14 +189,21 @@ pub(super) fn problem(status: StatusCode, body: &[u8]) -> AdminError {
         title: String,
         #[serde(default)]
         detail: String,
+        what: Option<String>,
+        confirm: Option<String>,
     }
-    let problem = serde_json::from_slice(body).unwrap_or_else(|_| Problem {
+    let problem: Problem = serde_json::from_slice(body).unwrap_or_else(|_| Problem {
         title: status
             .canonical_reason()
             .unwrap_or("the admin API refused")
             .to_owned(),
         detail: shown(body),
+        what: None,
+        confirm: None,
     });
+    if let (Some(what), Some(token)) = (problem.what, problem.confirm) {
+        return AdminError::Unconfirmed { what, token };
+    }
     AdminError::Problem {
         status: status.as_u16(),
         title: problem.title,

@@ -121,6 +121,27 @@ async fn dead_letters(server: &Server, rain: hongbao::rain::RainId, users: &[&st
         .await;
 }
 
+/// Templates and schedules.
+async fn plans(call: &mut impl AsyncFnMut(&'static str, &str, &str) -> Value) {
+    let rain =
+        r#""rain":{"room":"quiz","sponsor":"acme","rule":"even","total_cents":10,"packets":10}"#;
+    let named = format!(r#"{{"name":"daily",{rain}}}"#);
+    call("POST", "/v1/templates", &named).await;
+    call("GET", "/v1/templates", "").await;
+    call("GET", "/v1/templates/daily", "").await;
+    call("POST", "/v1/templates/daily/update", &format!("{{{rain}}}")).await;
+    call("POST", "/v1/templates/daily/rains", r#"{"room":"final"}"#).await;
+    let plan = r#"{"template":"daily","times":{"weekly":{"days":["friday"],"at":"20:00","utc_offset":"+08:00"}}}"#;
+    let made = call("POST", "/v1/schedules", plan).await;
+    let schedule = format!("/v1/schedules/{}", made["id"]);
+    call("GET", "/v1/schedules", "").await;
+    call("GET", &schedule, "").await;
+    call("POST", &format!("{schedule}/end"), "{}").await;
+    let gone = r#"{"name":"gone","rain":{"room":"quiz","sponsor":"acme","rule":"even","total_cents":10,"packets":10}}"#;
+    call("POST", "/v1/templates", gone).await;
+    call("POST", "/v1/templates/gone/delete", "{}").await;
+}
+
 #[tokio::test]
 async fn every_operation_answers_as_the_page_says() {
     let server = Server::start(&["store.managed_nodes=1", "ledger.create_user_accounts=false"]);
@@ -170,6 +191,7 @@ async fn every_operation_answers_as_the_page_says() {
     server
         .until(id, |rain| rain.loaded_packets == Some(12))
         .await;
+    call("POST", "/v1/rains/1/announce", "{}").await;
     call("GET", "/v1/rains?limit=3", "").await;
     call("POST", "/v1/rains/preview", new).await;
     call("POST", "/v1/rains?dry_run=true", new).await;
@@ -203,6 +225,7 @@ async fn every_operation_answers_as_the_page_says() {
         .until(id, |rain| rain.state >= hongbao::rain::State::Refunded)
         .await;
     call("GET", "/v1/rains/1/live", "").await;
+    plans(&mut call).await;
     let new = r#"{"name":"ops","roles":["operator","finance"],"expires_at_ms":4000000000000}"#;
     let made = call("POST", "/v1/keys", new).await;
     let of_key = format!("/v1/keys/{}", made["id"].as_str().unwrap());
@@ -237,8 +260,11 @@ async fn every_body_takes_exactly_the_fields_of_its_schema() {
         let Some(name) = body["$ref"].as_str() else {
             continue;
         };
-        bodies += 1;
         let schema = page.pointer(name.strip_prefix('#').unwrap()).unwrap();
+        if schema["properties"].is_null() {
+            continue; // any field of another schema
+        }
+        bodies += 1;
         let path = path
             .replace("{id}", "1")
             .replace("{name}", "acme")
