@@ -47,6 +47,7 @@ async fn create_rain(browser: &Browser) {
         ("#sponsor", "acme"),
         ("#total", "1,500.00"),
         ("#packets", "300"),
+        ("#seconds", "600"),
     ] {
         browser.fill(field, text).await;
     }

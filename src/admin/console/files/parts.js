@@ -153,10 +153,12 @@ export function toast(title, text, tone = "good") {
 
 /** Runs now and every `ms` until the page is left. */
 export function poll(page, ms, act) {
+  let timer = 0;
   const round = async () => {
+    if (!page.alive) return;
     if (!document.hidden) await act();
-    if (page.alive) page.timer = setTimeout(round, ms);
+    if (page.alive) timer = setTimeout(round, ms);
   };
-  page.leave.push(() => clearTimeout(page.timer));
+  page.leave.push(() => clearTimeout(timer));
   round();
 }
