@@ -92,6 +92,8 @@ impl Steward {
         if rain.parts.are_loaded() {
             return Ok(());
         }
+        // Told again: of what was told a moment ago nobody may have heard.
+        self.store.publish(&Snapshot::of(rain)).await?;
         match self.load(rain, Missing::TopUps).await? {
             Load::Slice => Ok(()),
             Load::Shut => self.called_off(rain).await,
