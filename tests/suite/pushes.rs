@@ -97,7 +97,7 @@ async fn who_comes_when_all_is_gone_hears_that_too() {
         let result = edge.grab_as(rain.get(), &format!("user-{user}")).await;
         assert_eq!(result.outcome(), Outcome::Won);
     }
-    let mut hears = async |raw: &mut Raw| loop {
+    let hears = async |raw: &mut Raw| loop {
         if let Some(Message::RainSoldOut(push)) = raw.receive().await.unwrap().message {
             return push.rain_id;
         }
