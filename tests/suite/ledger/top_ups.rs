@@ -383,7 +383,7 @@ async fn a_rain_is_never_recorded_as_sold_out_by_somebody_who_missed_a_top_up(st
     let sold_out = async |version| {
         let rain = store
             .ledger
-            .set_sold_out_if(rain.id, version)
+            .set_sold_out_if(rain.id, version, 5)
             .await
             .unwrap();
         (rain.sold_out, rain.version)
