@@ -6,7 +6,10 @@ use std::sync::Arc;
 use axum::routing::{MethodRouter, get, post};
 
 use super::caller::{Access, Module};
-use super::{Admin, accounts, dead_letters, keys, live, log, pipeline, preview, rains, winners};
+use super::webhooks::deliveries;
+use super::{
+    Admin, accounts, dead_letters, keys, live, log, pipeline, preview, rains, webhooks, winners,
+};
 
 /// What a route is about, named by the first parameter of its path: the log says it, and shows it as it was before a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub enum Target {
     Account,
     Packet,
     Key,
+    Webhook,
+    Delivery,
 }
 
 /// One line of the table. A route with [`Access::Write`] needs an idempotency key and is logged.
@@ -40,8 +45,8 @@ type Handler = MethodRouter<Arc<Admin>>;
 
 /// The table.
 pub fn all() -> Vec<(Route, Handler)> {
-    use Module::{Accounts, Audits, DeadLetters, Keys, Rains};
-    use Target::{Account, Key, Nothing, Packet, Rain, Sponsor};
+    use Module::{Accounts, Audits, DeadLetters, Keys, Rains, Webhooks};
+    use Target::{Account, Delivery, Key, Nothing, Packet, Rain, Sponsor, Webhook};
     #[rustfmt::skip]
     let table = vec![
         read("/v1/accounts", "list_accounts", Accounts, Nothing, get(accounts::list)),
@@ -74,6 +79,17 @@ pub fn all() -> Vec<(Route, Handler)> {
         read("/v1/keys/{id}", "show_key", Keys, Key, get(keys::show)),
         write("/v1/keys/{id}/rotate", "rotate_key", Keys, Key, post(keys::rotate)).with_credential(),
         write("/v1/keys/{id}/revoke", "revoke_key", Keys, Key, post(keys::revoke)),
+        read("/v1/webhooks", "list_webhooks", Webhooks, Nothing, get(webhooks::list)),
+        write("/v1/webhooks", "create_webhook", Webhooks, Nothing, post(webhooks::create)).with_credential(),
+        read("/v1/webhooks/{id}", "show_webhook", Webhooks, Webhook, get(webhooks::show)),
+        write("/v1/webhooks/{id}", "change_webhook", Webhooks, Webhook, post(webhooks::change)),
+        write("/v1/webhooks/{id}/rotate", "rotate_webhook", Webhooks, Webhook, post(webhooks::rotate)).with_credential(),
+        write("/v1/webhooks/{id}/delete", "delete_webhook", Webhooks, Webhook, post(webhooks::delete)),
+        write("/v1/webhooks/{id}/test", "test_webhook", Webhooks, Webhook, post(webhooks::test)),
+        read("/v1/deliveries", "list_deliveries", Webhooks, Nothing, get(deliveries::list)),
+        write("/v1/deliveries/resend", "resend_failed_deliveries", Webhooks, Nothing, post(deliveries::resend_failed)),
+        read("/v1/deliveries/{id}", "show_delivery", Webhooks, Delivery, get(deliveries::show)),
+        write("/v1/deliveries/{id}/resend", "resend_delivery", Webhooks, Delivery, post(deliveries::resend)),
         read("/v1/log", "list_log", Audits, Nothing, get(log::list)),
     ];
     table
