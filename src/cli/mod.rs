@@ -16,6 +16,8 @@ mod preview;
 mod remote;
 /// A rain as it falls.
 mod watch;
+/// Other people's servers that are told what happens.
+mod webhooks;
 /// Who has been paid.
 mod winners;
 
@@ -73,6 +75,9 @@ enum Command {
     /// Keys of the admin API: list, show, create, rotate, revoke
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Servers that are told what happens: list, create, change, rotate, delete, test; deliveries, and sending them again
+    #[command(subcommand)]
+    Webhooks(webhooks::WebhooksCommand),
     /// Who did what through the admin API, newest first
     Log(keys::LogFlags),
     /// Find every packet of a rain in exactly one place, every winner with exactly one credit
@@ -134,6 +139,9 @@ pub fn run() -> ExitCode {
         }),
         Command::Keys(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(keys::keys(&settings, command))
+        }),
+        Command::Webhooks(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(webhooks::webhooks(&settings, command))
         }),
         Command::Log(flags) => with_settings(&cli.settings, None, |settings| {
             in_runtime(keys::log(&settings, flags))

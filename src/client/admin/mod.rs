@@ -4,6 +4,8 @@
 
 /// What goes in and comes out.
 mod shapes;
+/// Webhooks and their deliveries.
+mod webhooks;
 
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::clock::now_ms;
 use crate::jitter::Jitter;
 use crate::rain::{Cents, PacketId, RainId};
 pub use shapes::*;
+pub use webhooks::*;
 
 /// One request, unless it is known to take longer.
 const CALL: Duration = Duration::from_secs(15);
