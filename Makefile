@@ -1,6 +1,6 @@
 # make demo and make test do all the set-up on a fresh Debian or Ubuntu machine that has Rust.
 
-.PHONY: help demo test test-crash test-failover bench bench-settle bench-idle bench-hostile lint build need-build need-redis need-postgres need-prometheus
+.PHONY: help demo test test-crash test-failover bench bench-settle bench-idle bench-hostile bench-crowd lint build need-build need-redis need-postgres need-prometheus
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,6 +32,11 @@ bench-idle: need-build need-redis ## Measure the memory of an idle session; SESS
 
 bench-hostile: need-build need-redis ## Measure what 3,000 hostile clients do to the p99 of 1,000 honest ones; CROWD=1000
 	CROWD=$(CROWD) cargo test --release --features bench --test crowds hostile -- --nocapture --test-threads 1
+
+bench-crowd: need-build need-redis ## Hold as many sessions as wanted, over several gateways; SESSIONS=1000000 HOLD=60s PUSHES=10
+	@echo "building (release; some minutes the first time)"
+	@cargo build --release --quiet --workspace --bins
+	@SESSIONS=$(or $(SESSIONS),100000) HOLD=$(or $(HOLD),30s) PUSHES=$(or $(PUSHES),0) loadtest/crowd.sh
 
 lint: ## What CI checks besides the tests
 	cargo fmt --all --check

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 
-use crate::rain::Durability;
+use crate::rain::{Cents, Durability};
 pub use network::Network;
 pub use source::{Fault, Faults, Sources};
 
@@ -374,6 +374,12 @@ pub struct Admin {
     pub body_timeout: Duration,
     /// How often the live numbers of a rain that somebody watches are taken.
     pub live_interval: Duration,
+    /// What moves money is asked for twice.
+    pub confirm: bool,
+    /// New rains up to this amount are not.
+    pub confirm_above: Cents,
+    /// How often it is looked whether a schedule's rain is to be created.
+    pub schedule_interval: Duration,
     /// Streams of live numbers at once. Each is a connection, and counts among `connections_max` too.
     pub live_streams_max: usize,
 }

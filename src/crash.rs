@@ -5,6 +5,8 @@
 
 /// Every point, in the order in which a rain passes them.
 pub const POINTS: &[&str] = &[
+    "opening.created",
+    "opening.noted",
     "write.begun",
     "write.done",
     "create.recorded",

@@ -326,6 +326,11 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "One request to a webhook, from connecting to the last byte of its answer.",
     ),
     (
+        "hongbao_openings_total",
+        "counter",
+        "Openings of schedules looked after by this process, by result: created, failed (tried again until its time comes), missed (its time came, and there was no rain).",
+    ),
+    (
         "hongbao_audits_total",
         "counter",
         "Audits by verdict: any but balanced is an alarm.",
@@ -483,6 +488,10 @@ impl Metrics {
         counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
     }
 
+    pub fn opening(&self, result: &'static str) {
+        counter!("hongbao_openings_total", "result" => result).increment(1);
+    }
+
     pub fn connection_refused(&self, reason: &'static str) {
         counter!("hongbao_connections_refused_total", "reason" => reason).increment(1);
     }
@@ -572,6 +581,11 @@ fn zero_known_labels() {
             ],
         ),
         ("hongbao_tls_handshakes_total", "kind", &["full", "resumed"]),
+        (
+            "hongbao_openings_total",
+            "result",
+            &["created", "failed", "missed"],
+        ),
         ("hongbao_tls_reloads_total", "result", &["loaded", "broken"]),
         ("hongbao_redirects_total", "kind", &["moved", "ask", "wait"]),
         (

@@ -186,6 +186,8 @@ pub async fn start(
         addresses.admin = Some(server.address);
         let watching = admin::pipeline::watch(admin.clone(), stop.clone());
         task::spawn(&tasks, "admin.pipeline", watching);
+        let openings = admin::openings::keep(admin.clone(), stop.clone());
+        task::spawn(&tasks, "admin.openings", openings);
         let sweeping = admin::write::sweep(admin.clone(), stop.clone());
         task::spawn(&tasks, "admin.sweep", sweeping);
         let courier = Courier::new(admin.clone()).map_err(ServeError::WebhookTrust)?;

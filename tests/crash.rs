@@ -9,11 +9,13 @@ use std::collections::BTreeSet;
 
 use futures_util::StreamExt;
 use hongbao::client::admin::{AdminClient, AdminError, NewRain, NewTopUp, NewWebhook};
+use hongbao::client::schedules::NewSchedule;
 use hongbao::crash::POINTS;
-use hongbao::rain::{Cents, PacketId, RainId, State};
+use hongbao::rain::{Cents, PacketId, RainId, State, Times};
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{Outcome, Ping};
+use serde_json::json;
 
 use support::crowd::{Crowd, Told, crowd, messages_are_right};
 use support::eventually;
@@ -232,6 +234,42 @@ async fn forget_the_node(mortal: &mut Mortal, id: RainId) {
     .await;
 }
 
+/// The rain of a schedule's only opening, and no other.
+async fn scheduled(mortal: &mut Mortal, new: &NewRain) -> RainId {
+    let rain = NewRain {
+        key: None,
+        ..new.clone()
+    };
+    let made = mortal.until("the template", async |admin: &AdminClient| {
+        admin
+            .create_template("nightly", &json!(rain))
+            .await
+            .map(Some)
+    });
+    made.await;
+    let plan = NewSchedule {
+        template: "nightly".into(),
+        overrides: json!({}),
+        times: Times::Once(vec![hongbao::clock::now_ms() + 600_000]),
+        ahead_ms: Some(3_600_000),
+        key: Some("tonight".into()),
+    };
+    let schedule = mortal.until("the schedule", async |admin: &AdminClient| {
+        admin.create_schedule(&plan).await.map(Some)
+    });
+    let schedule = schedule.await.id;
+    mortal
+        .until("its rain", async |admin: &AdminClient| {
+            let shown = admin.schedule(schedule).await?;
+            let rain = shown.openings.first().and_then(|opening| opening.rain_id);
+            // The point has been passed, and somebody has looked again since.
+            let rains = admin.rains().await?;
+            assert!(rains.len() <= 1, "{rains:?}");
+            Ok(rain.filter(|_| shown.ended))
+        })
+        .await
+}
+
 async fn rain_to_its_end(mortal: &mut Mortal, point: &str) -> Result<(), String> {
     // Buckets that run empty one after the other, so that there is something to transfer.
     let new = NewRain {
@@ -260,12 +298,14 @@ async fn rain_to_its_end(mortal: &mut Mortal, point: &str) -> Result<(), String>
             admin.create_webhook(&hook, Some("hook")).await.map(Some)
         })
         .await;
-    let id = mortal
-        .until("the rain", async |admin: &AdminClient| {
+    let id = if point.starts_with("opening") {
+        scheduled(mortal, &new).await
+    } else {
+        let made = mortal.until("the rain", async |admin: &AdminClient| {
             admin.create_rain(&new).await.map(Some)
-        })
-        .await
-        .id;
+        });
+        made.await.id
+    };
     mortal
         .until("the rain to be ready", async |admin: &AdminClient| {
             Ok(admin

@@ -55,6 +55,7 @@ pub async fn ready(api: &AdminClient, order: &Order<'_>) -> Result<RainId, LoadE
         refund_after_ms: None,
         key: Some(order.key.to_owned()),
         key_required: false,
+        announce_ms: None,
     };
     let rain = api
         .create_rain(&rain)

@@ -39,6 +39,8 @@ pub struct NewRain {
     /// Grabs must carry a key that clients are told when the rain opens.
     #[serde(default)]
     pub key_required: bool,
+    /// How long before its opening the room is told of it; without it as soon as the rain is known.
+    pub announce_ms: Option<i64>,
 }
 
 impl NewRain {
@@ -93,6 +95,7 @@ pub async fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Probl
             "refund_after_ms {refund_after_ms} must be 0 or more"
         )));
     }
+    let announce_at_ms = announcement(new.opens_at_ms, new.announce_ms)?;
     let durability = new.durability.unwrap_or(admin.defaults.durability);
     admin.store.offers(durability).await.map_err(Problem::bad)?;
     Ok(rain::NewRain {
@@ -104,7 +107,21 @@ pub async fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Probl
         durability,
         refund_after_ms,
         key_required: new.key_required,
+        announce_at_ms,
     })
+}
+
+fn announcement(opens: Option<i64>, announce_ms: Option<i64>) -> Result<Option<i64>, Problem> {
+    match (opens, announce_ms) {
+        (_, None) => Ok(None),
+        (_, Some(ms)) if !(0..=DURATION_MAX_MS).contains(&ms) => Err(Problem::bad(format!(
+            "announce_ms {ms} must be from 0 to {DURATION_MAX_MS}"
+        ))),
+        (Some(opens), Some(ms)) => Ok(Some(opens.saturating_sub(ms))),
+        (None, Some(_)) => Err(Problem::bad(
+            "announce_ms needs opens_at_ms: it says how long before the opening the room is told",
+        )),
+    }
 }
 
 fn window(

@@ -76,7 +76,7 @@ impl Gate {
         }
     }
 
-    fn derive(&self, what: &str) -> String {
+    pub(super) fn derive(&self, what: &str) -> String {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(&self.key_secret).expect("HMAC takes keys of any size");
         mac.update(what.as_bytes());

@@ -14,6 +14,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use super::Admin;
 use super::auth::{self, Signed};
 use super::caller::{Access, Caller};
+use super::confirm;
 use super::problem::Problem;
 use super::routes::Route;
 use super::signing::random_text;
@@ -45,7 +46,12 @@ pub async fn guard(
     let mut response = match admit(admin, route, request, &request_id).await {
         Err(problem) => problem.into_response(),
         Ok(admitted) => match route.access {
-            Access::Write if !admitted.is_rehearsal() => write::run(admitted, next).await,
+            Access::Write if !admitted.is_rehearsal() => {
+                match confirm::confirmed(&admitted).await {
+                    Ok(()) => write::run(admitted, next).await,
+                    Err(problem) => problem.into_response(),
+                }
+            }
             Access::Write | Access::Read => next.run(admitted.into_request()).await,
         },
     };

@@ -8,6 +8,8 @@ mod asked;
 pub mod auth;
 /// Who asks, and what that allows.
 pub mod caller;
+/// What moves money is asked for twice.
+pub mod confirm;
 /// Claims that wait for a person.
 mod dead_letters;
 /// What every request passes: who asks, whether they may.
@@ -18,6 +20,8 @@ mod keys;
 mod live;
 /// Who did what.
 mod log;
+/// The rains of schedules, ahead of their openings.
+pub mod openings;
 /// Pages of lists.
 mod page;
 /// How claims flow.
@@ -30,10 +34,14 @@ mod problem;
 mod rains;
 /// The table of the API: every route with its permission.
 pub mod routes;
+/// Templates with opening times.
+mod schedules;
 /// Accept loop with a connection cap and a header time-out.
 mod server;
 /// How requests are signed.
 pub mod signing;
+/// Rains by name.
+mod templates;
 /// Other people's servers that are told what happens.
 pub mod webhooks;
 /// Who has been paid, as pages, CSV, NDJSON.

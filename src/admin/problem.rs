@@ -40,6 +40,11 @@ impl Problem {
         Problem::new(422, "the request cannot work", detail)
     }
 
+    /// In one line.
+    pub fn text(&self) -> String {
+        format!("{}: {}", self.title, self.detail)
+    }
+
     pub fn not_found(detail: impl Into<String>) -> Problem {
         Problem::new(404, "not found", detail)
     }
@@ -91,9 +96,8 @@ impl From<LedgerError> for Problem {
             Url { .. } | Open { .. } | Migrate { .. } | Refused { .. } | Broken { .. } => {
                 Problem::new(500, "the ledger failed", text)
             }
-            NoRain(_) | NoSponsor(_) | NoApiKey(_) | NoWebhook(_) | NoDelivery(_) => {
-                Problem::not_found(text)
-            }
+            NoRain(_) | NoSponsor(_) | NoApiKey(_) | NoTemplate(_) | NoSchedule(_)
+            | NoWebhook(_) | NoDelivery(_) => Problem::not_found(text),
             ApiKeys => Problem::new(409, "too many keys", text),
             Webhooks => Problem::new(409, "too many webhooks", text),
             SponsorTooPoor { .. } | EscrowTooPoor { .. } => {
@@ -102,8 +106,11 @@ impl From<LedgerError> for Problem {
             Step { .. } | Over { .. } => {
                 Problem::new(409, "the rain's state does not allow it", text)
             }
-            RequestKeyReused { .. } | TopUpKeyReused { .. } => {
+            RequestKeyReused { .. } | TopUpKeyReused { .. } | ScheduleKeyReused { .. } => {
                 Problem::new(409, "the key was used for something else", text)
+            }
+            TemplateExists(_) | TemplateInUse { .. } => {
+                Problem::new(409, "the template is in the way", text)
             }
             NotPositive { .. }
             | TopUp { .. }

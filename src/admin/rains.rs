@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
 use super::asked::{self, NewRain};
+use super::openings::KEY_PREFIX;
 use super::problem::Problem;
 use super::write::IdempotencyKey;
 use super::{Admin, Shared};
@@ -59,6 +60,8 @@ pub struct Rain {
     buckets: usize,
     refund_after_ms: i64,
     key_required: bool,
+    /// From when on the room is told of it; null: since it was known.
+    announce_at_ms: Option<i64>,
     created_at_ms: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     live: Option<Live>,
@@ -129,6 +132,7 @@ impl From<rain::Rain> for Rain {
             buckets: rain.salts.len(),
             refund_after_ms: rain.refund_after_ms,
             key_required: rain.key_required,
+            announce_at_ms: rain.announce_at_ms,
             created_at_ms: rain.created_at_ms,
             live: None,
             live_problem: None,
@@ -144,27 +148,40 @@ pub async fn create(
 ) -> Result<Response, Problem> {
     let Query(how) = how?;
     let Json(new) = body?;
-    let buckets = new.buckets;
-    let new = asked::checked(&admin, new).await?;
-    let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
     if how.dry_run {
-        let rehearsal = rehearse(
-            &admin,
-            &new,
-            buckets,
-            Some(key.as_str()).filter(|key| !key.is_empty()),
-        )
-        .await?;
-        return Ok(Json(rehearsal).into_response());
+        let key = Some(key.as_str()).filter(|key| !key.is_empty());
+        return Ok(Json(rehearse(&admin, new, key).await?).into_response());
     }
-    let seed = asked::fresh_seed()?;
-    let salts = |id| admin.store.salts(id, buckets);
-    let rain = admin
-        .ledger
-        .create_rain(&new, seed, now_ms(), Some(&key), salts)
-        .await?;
+    let rain = make_asked(&admin, new, &key).await?;
     crate::crash::point("create.recorded");
     Ok((StatusCode::CREATED, Json(Rain::from(rain))).into_response())
+}
+
+/// [`make`] for a caller, whose key must not be one of a schedule's.
+pub(super) async fn make_asked(
+    admin: &Admin,
+    new: NewRain,
+    key: &str,
+) -> Result<rain::Rain, Problem> {
+    if key.starts_with(KEY_PREFIX) {
+        return Err(Problem::bad(format!(
+            "Idempotency-Key \"{key}\" begins like those of schedules' rains: choose another"
+        )));
+    }
+    make(admin, new, key).await
+}
+
+/// Funds a rain, once for each key. A steward loads it.
+pub(super) async fn make(admin: &Admin, new: NewRain, key: &str) -> Result<rain::Rain, Problem> {
+    let buckets = new.buckets;
+    let new = asked::checked(admin, new).await?;
+    let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
+    let seed = asked::fresh_seed()?;
+    let salts = |id| admin.store.salts(id, buckets);
+    let made = admin
+        .ledger
+        .create_rain(&new, seed, now_ms(), Some(key), salts);
+    Ok(made.await?)
 }
 
 #[derive(Deserialize)]
@@ -189,17 +206,15 @@ pub struct Rehearsal {
 }
 
 /// The transaction of a creation, taken back at its end: whatever would refuse it refuses this.
-async fn rehearse(
-    admin: &Admin,
-    new: &rain::NewRain,
-    buckets: u32,
-    key: Option<&str>,
-) -> Result<Rehearsal, Problem> {
+async fn rehearse(admin: &Admin, new: NewRain, key: Option<&str>) -> Result<Rehearsal, Problem> {
+    let buckets = new.buckets;
+    let new = asked::checked(admin, new).await?;
+    let buckets = buckets.unwrap_or_else(|| admin.store.buckets_for(new.split.packets));
     let seed = asked::fresh_seed()?;
     let salts = |id| admin.store.salts(id, buckets);
     let rehearsed = admin
         .ledger
-        .rehearse_rain(new, seed, now_ms(), key, salts)
+        .rehearse_rain(&new, seed, now_ms(), key, salts)
         .await?;
     let mut shown = serde_json::to_value(Rain::from(rehearsed.rain.clone()))
         .map_err(|error| Problem::new(500, "the rain cannot be shown", error.to_string()))?;
@@ -287,6 +302,13 @@ pub async fn open(State(admin): Shared, Path(id): Path<String>) -> Result<Json<R
         .map_err(|problem| Problem::new(409, "the nodes are too weak", problem))?;
     let rain = admin.ledger.open_rain(rain.id, now_ms()).await?;
     crate::crash::point("open.recorded");
+    carried_out(&admin, rain).await
+}
+
+/// Tells the room now of a rain that it was to be told of later.
+pub async fn announce(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Rain>, Problem> {
+    let rain = find(&admin, &id).await?;
+    let rain = admin.ledger.announce(rain.id, now_ms()).await?;
     carried_out(&admin, rain).await
 }
 

@@ -234,6 +234,8 @@ fn record_of(admitted: &Admitted, before: Option<Value>) -> Write {
         Target::Sponsor => "account:sponsor",
         Target::Account => "account",
         Target::Packet => "packet",
+        Target::Template => "template",
+        Target::Schedule => "schedule",
         Target::Key => "key",
         Target::Webhook => "webhook",
         Target::Delivery => "delivery",
@@ -279,6 +281,14 @@ async fn snapshot(admin: &Admin, target: Target, parameter: &str) -> Option<Valu
         Target::Packet => {
             let letter = super::dead_letters::letter(admin, parameter).await;
             serde_json::to_value(letter.ok()?).ok()
+        }
+        Target::Template => {
+            let template = ledger.template(parameter).await.ok()?;
+            serde_json::to_value(super::templates::Template::from(template)).ok()
+        }
+        Target::Schedule => {
+            let schedule = ledger.schedule(parameter.parse().ok()?).await.ok()?;
+            serde_json::to_value(super::schedules::Schedule::from(schedule)).ok()
         }
         Target::Key => {
             let key = ledger.api_key(parameter).await.ok()?;

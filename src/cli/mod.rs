@@ -1,6 +1,6 @@
 //! The command line. It speaks to the admin API like everybody else.
 //!
-//! Exit codes: 0 done, 1 failed (or an audit that does not balance, a repair that a person has to look at), 2 wrong use or wrong settings.
+//! Its exit codes stand in [`manual::EXIT_CODES`].
 
 /// A whole rain, shown.
 mod demo;
@@ -8,12 +8,18 @@ mod demo;
 mod doctor;
 /// Keys of the admin API, and the log of who did what.
 mod keys;
+/// Completions and the man page.
+mod manual;
 /// Bars, lines, colours.
 mod paint;
 /// What a rain would be.
 mod preview;
-/// Commands that speak to the admin API.
+/// Rains: create, show, top up, close and the rest.
+mod rains;
+/// Accounts, audits, repairs, dead letters; how every command finds its server.
 mod remote;
+/// Rains by name, and when they open.
+mod schedules;
 /// A rain as it falls.
 mod watch;
 /// Other people's servers that are told what happens.
@@ -25,7 +31,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use hongbao::config::{Settings, Sources};
 use hongbao::gateway::token;
@@ -34,7 +40,7 @@ use hongbao::{log, metrics, serve, service};
 
 /// A red-packet rain engine: every packet to exactly one person, every cent exactly once.
 #[derive(Parser)]
-#[command(version, max_term_width = 120)]
+#[command(version, max_term_width = 120, after_help = manual::EXIT_CODES)]
 struct Cli {
     #[command(flatten)]
     settings: SettingsFlags,
@@ -65,7 +71,13 @@ enum Command {
     },
     /// Preview, create, list, show, watch, open, top up and close rains
     #[command(subcommand)]
-    Rain(remote::RainCommand),
+    Rain(rains::RainCommand),
+    /// Rains by name: create, update, list, show and delete them, create rains from them
+    #[command(subcommand)]
+    Template(schedules::TemplateCommand),
+    /// Templates with opening times: their rains are created ahead of each
+    #[command(subcommand)]
+    Schedule(schedules::ScheduleCommand),
     /// Sponsors' accounts and deposits
     #[command(subcommand)]
     Account(remote::AccountCommand),
@@ -112,27 +124,51 @@ enum Command {
         /// For a trusted server that grabs for many users over one connection; USER is its own name
         #[arg(long)]
         edge: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Show the effective settings and where each comes from, or every fault in them
-    CheckConfig,
+    CheckConfig {
+        /// As JSON: a list of lines
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a whole rain on real Redis nodes and show the result
     Demo(demo::DemoFlags),
+    /// Completions of this command line for a shell: hongbao completions bash > /etc/bash_completion.d/hongbao
+    Completions { shell: manual::ShellName },
+    /// The man page: hongbao man | man -l -
+    Man,
 }
 
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Serve { roles } => with_settings(&cli.settings, Some(roles), serve_command),
-        Command::CheckConfig => check_config(&cli.settings),
+        Command::CheckConfig { json } => check_config(&cli.settings, json),
         Command::Token {
             user,
             lifetime,
             edge,
+            json,
         } => with_settings(&cli.settings, None, |settings| {
-            token_command(&settings, &user, lifetime, edge)
+            let token = token_of(&settings, &user, lifetime, edge)?;
+            if json {
+                println!("{}", serde_json::json!({ "token": token }));
+            } else {
+                println!("{token}");
+            }
+            Ok(ExitCode::SUCCESS)
         }),
         Command::Rain(command) => with_settings(&cli.settings, None, |settings| {
-            in_runtime(remote::rain(&settings, command))
+            in_runtime(rains::rain(&settings, command))
+        }),
+        Command::Template(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(schedules::template(&settings, command))
+        }),
+        Command::Schedule(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(schedules::schedule(&settings, command))
         }),
         Command::Account(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(remote::account(&settings, command))
@@ -162,6 +198,8 @@ pub fn run() -> ExitCode {
             in_runtime(remote::dead(&settings, command))
         }),
         Command::Demo(flags) => demo::run(&flags),
+        Command::Completions { shell } => manual::completions(Cli::command(), shell),
+        Command::Man => manual::man(Cli::command()),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("hongbao: {error:#}");
@@ -209,10 +247,14 @@ fn in_runtime<F: Future<Output = anyhow::Result<ExitCode>>>(run: F) -> anyhow::R
         .block_on(run)
 }
 
-fn check_config(flags: &SettingsFlags) -> anyhow::Result<ExitCode> {
+fn check_config(flags: &SettingsFlags, json: bool) -> anyhow::Result<ExitCode> {
     match read_settings(flags, None) {
         Ok((_, shown)) => {
-            shown.iter().for_each(|line| println!("{line}"));
+            if json {
+                println!("{}", serde_json::to_string_pretty(&shown)?);
+            } else {
+                shown.iter().for_each(|line| println!("{line}"));
+            }
             Ok(ExitCode::SUCCESS)
         }
         Err(faults) => {
@@ -222,12 +264,12 @@ fn check_config(flags: &SettingsFlags) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn token_command(
+fn token_of(
     settings: &Settings,
     user: &UserId,
     lifetime: u64,
     edge: bool,
-) -> anyhow::Result<ExitCode> {
+) -> anyhow::Result<String> {
     if let Some(file) = &settings.tokens.keys_file {
         anyhow::bail!(
             "tokens.keys_file is {}: your login service makes the tokens",
@@ -243,17 +285,15 @@ fn token_command(
     })?;
     let secret = hex::decode(text.trim())
         .map_err(|_| anyhow::anyhow!("{} does not hold hex text", path.display()))?;
-    println!(
-        "{}",
-        token::issue_scoped(
-            user,
-            if edge { token::EDGE_SCOPE } else { "" },
-            &settings.tokens.kid,
-            &secret,
-            Duration::from_secs(lifetime)
-        )
-    );
-    Ok(ExitCode::SUCCESS)
+    let scope = if edge { token::EDGE_SCOPE } else { "" };
+    let lifetime = Duration::from_secs(lifetime);
+    Ok(token::issue_scoped(
+        user,
+        scope,
+        &settings.tokens.kid,
+        &secret,
+        lifetime,
+    ))
 }
 
 fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {

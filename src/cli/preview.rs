@@ -11,7 +11,8 @@ use hongbao::rain::Cents;
 use hongbao::rain::split::{Rule, Tier};
 
 use super::paint::{bar, thousands};
-use super::remote::{ServerFlags, packets_of, parse_rule, parse_tier};
+use super::rains::{packets_of, parse_rule, parse_tier};
+use super::remote::ServerFlags;
 
 /// Width of the longest bar.
 const BAR_WIDTH: usize = 40;
@@ -60,6 +61,7 @@ impl SplitFlags {
             buckets: None,
             refund_after_ms: None,
             key_required: false,
+            announce_ms: None,
             key: None,
         }
     }

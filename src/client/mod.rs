@@ -53,6 +53,8 @@ pub mod live;
 pub mod rains;
 /// A new token before the old one expires.
 mod renewal;
+/// Templates and schedules.
+pub mod schedules;
 /// The writing side of a connection, and TLS over it.
 mod socket;
 /// What the handle and the driver of a session share.

@@ -93,6 +93,13 @@ impl Settings {
                 body_max: r.count("admin.body_max_bytes", 256 * 1024, 1_024..=64 * 1024 * 1024),
                 body_timeout: r.ms("admin.body_timeout_ms", 10_000, 100..=600_000),
                 live_interval: r.ms("admin.live_interval_ms", 500, 50..=60_000),
+                confirm: r.flag("admin.confirm", true),
+                confirm_above: Cents(r.count(
+                    "admin.confirm_above_cents",
+                    100_000,
+                    0..=1_000_000_000_000_000,
+                ) as i64),
+                schedule_interval: r.ms("admin.schedule_interval_ms", 1_000, 20..=60_000),
                 live_streams_max: r.count("admin.live_streams_max", 64, 1..=65_536),
             },
             webhooks: Self::webhooks(r),

@@ -81,8 +81,8 @@ struct Asked {
 fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<RainView>) {
     let id = rain.snapshot.rain;
     let request_id = asked.request_id;
-    let grab = Waiting::new(session, asked.named, request_id);
-    let bucket = bucket_for(rain, grab.user());
+    let own = || session.user().map_or("", |user| user.as_str());
+    let bucket = bucket_for(rain, asked.named.as_deref().unwrap_or_else(own));
     match local_answer(session, rain, bucket) {
         Some((outcome, packet)) => {
             if outcome == Outcome::NotOpen {
@@ -93,7 +93,10 @@ fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<Ra
         None if !has_key(rain, &asked.key) => {
             worker.reply_grab(session, request_id, id, Outcome::WrongKey, None);
         }
-        None => check(worker, session, rain, bucket, grab),
+        None => {
+            let grab = Waiting::new(session, asked.named, request_id);
+            check(worker, session, rain, bucket, grab);
+        }
     }
 }
 

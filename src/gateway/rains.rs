@@ -71,6 +71,8 @@ pub struct RainView {
 /// What watching clients have been told of a rain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
+    /// Nothing yet.
+    Untold,
     Announced,
     Open,
     Closed,
@@ -91,6 +93,10 @@ impl RainView {
     /// By this machine's clock: good enough to tell people; whether a grab may win is decided by the node's own.
     pub fn phase(&self, now_ms: i64) -> Phase {
         let window = self.snapshot.window();
+        let early = match self.snapshot.announce_at_ms {
+            Some(at) if now_ms < at => Phase::Untold,
+            Some(_) | None => Phase::Announced,
+        };
         match (
             self.snapshot.state,
             window.opens_at_ms,
@@ -103,27 +109,32 @@ impl RainView {
                 Some(closes),
             ) => {
                 if now_ms < opens {
-                    Phase::Announced
+                    early
                 } else if now_ms < closes {
                     Phase::Open
                 } else {
                     Phase::Closed
                 }
             }
-            (State::Created | State::Ready | State::Open | State::Paused, ..) => Phase::Announced,
+            (State::Created | State::Ready | State::Open | State::Paused, ..) => early,
         }
     }
 
     fn next_change_ms(&self, now_ms: i64) -> Option<i64> {
         let window = self.snapshot.window();
-        [window.opens_at_ms, window.closes_at_ms()]
-            .into_iter()
-            .flatten()
-            .find(|at| *at > now_ms)
+        [
+            self.snapshot.announce_at_ms,
+            window.opens_at_ms,
+            window.closes_at_ms(),
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|at| *at > now_ms)
+        .min() // a rain that is opened early may be open before it was to be announced
     }
 
-    /// The frame that tells a watching client where the rain stands.
-    pub fn push(&self, phase: Phase) -> Bytes {
+    /// The frame that tells a watching client where the rain stands, if it is to be told.
+    pub fn push(&self, phase: Phase) -> Option<Bytes> {
         let (rain_id, room, title) = (
             self.snapshot.rain.get(),
             self.snapshot.room.clone(),
@@ -131,7 +142,8 @@ impl RainView {
         );
         let window = self.snapshot.window();
         let server_time_ms = now_ms();
-        encode(match phase {
+        Some(encode(match phase {
+            Phase::Untold => return None,
             Phase::Announced => Message::RainAnnounced(RainAnnounced {
                 rain_id,
                 room,
@@ -151,7 +163,7 @@ impl RainView {
                     .map_or_else(Bytes::new, |key| Bytes::copy_from_slice(&key.0)),
             }),
             Phase::Closed => Message::RainClosed(RainClosed { rain_id, room }),
-        })
+        }))
     }
 
     fn push_sold_out(&self) -> Bytes {
@@ -206,7 +218,10 @@ impl Rains {
         let views = self.views.load();
         let mut found: Vec<_> = views
             .values()
-            .filter(|view| &*view.snapshot.room == room && view.phase(now) != Phase::Closed)
+            .filter(|view| {
+                let told = matches!(view.phase(now), Phase::Announced | Phase::Open);
+                &*view.snapshot.room == room && told
+            })
             .cloned()
             .collect();
         found.sort_by_key(|view| view.snapshot.rain);
@@ -328,7 +343,7 @@ impl Rains {
             if before.is_none_or(|(before, gone)| before != phase || (gone && topped_up))
                 && (before.is_some() || phase != Phase::Closed)
             {
-                frames.push(view.push(phase));
+                frames.extend(view.push(phase));
             }
             if sold_out && phase == Phase::Open && before.is_none_or(|(_, before)| !before) {
                 frames.push(view.push_sold_out());

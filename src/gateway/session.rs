@@ -217,7 +217,11 @@ impl Session {
                     self.last_heard.set(Instant::now());
                     self.feed(worker, &buffer[..n]);
                     self.frame_cut(worker);
-                    if self.closing.get().is_some() || n < buffer.len() {
+                    if n < buffer.len() {
+                        self.transport.is_drained();
+                        return Ok(());
+                    }
+                    if self.closing.get().is_some() {
                         return Ok(());
                     }
                 }
@@ -404,7 +408,9 @@ impl Session {
         if !room.is_empty() {
             let now = crate::clock::now_ms();
             for rain in worker.rains.in_room(&room) {
-                self.send_bytes(worker, &rain.push(rain.phase(now)));
+                if let Some(frame) = rain.push(rain.phase(now)) {
+                    self.send_bytes(worker, &frame);
+                }
                 // Known before the first tap.
                 admission::ask_ahead(worker, self, &rain);
             }

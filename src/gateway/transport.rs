@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
 
 use rustls::ServerConnection;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// Plaintext that is encrypted at a time: one record of TLS. More is taken only when the socket has taken this.
@@ -45,6 +46,15 @@ impl Transport {
         match self {
             Transport::Plain(socket) => socket.try_read(buffer),
             Transport::Tls(tls) => tls.read(buffer),
+        }
+    }
+
+    /// The last read left room in its buffer, so the plain socket was empty: it is asked again after the kernel's next word, and not only to hear
+    /// `WouldBlock`. The end of the stream stays marked.
+    pub fn is_drained(&self) {
+        if let Transport::Plain(socket) = self {
+            let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            let _ = socket.try_io(Interest::READABLE, nothing);
         }
     }
 

@@ -472,7 +472,7 @@ impl Worker {
         let outcome = Outcome::CoolingDown;
         // Whoever goes on tapping before the opening waits longer.
         let early = self.rains.get(rain);
-        if early.is_some_and(|rain| rain.phase(now_ms()) == Phase::Announced) {
+        if early.is_some_and(|rain| rain.phase(now_ms()) < Phase::Open) {
             self.tapped_early(session);
         }
         self.reply_grab_raw(session, request_id, rain.get(), outcome, None, after_ms);

@@ -110,6 +110,18 @@ pub enum LedgerError {
         #[source]
         source: TopUpError,
     },
+    #[error("template {0} does not exist")]
+    NoTemplate(String),
+    #[error("template {0} exists with another rain: update it, or choose another name")]
+    TemplateExists(String),
+    #[error("template {name} is used by schedule {schedule}: end the schedule first")]
+    TemplateInUse { name: String, schedule: i64 },
+    #[error("schedule {0} does not exist")]
+    NoSchedule(i64),
+    #[error(
+        "key {key:?} made schedule {schedule} from another request: use a new key for a new schedule"
+    )]
+    ScheduleKeyReused { key: String, schedule: i64 },
     #[error("rain {rain} closed at {closes_at_ms} ms: it cannot be topped up any more")]
     Over { rain: RainId, closes_at_ms: i64 },
     #[error(
@@ -138,6 +150,8 @@ impl LedgerError {
             NoWebhook(_) | Webhooks | NoDelivery(_) => false,
             EscrowTooPoor { .. } | RequestKeyReused { .. } => false,
             TopUp { .. } | Over { .. } | TopUpKeyReused { .. } => false,
+            NoTemplate(_) | TemplateExists(_) | TemplateInUse { .. } => false,
+            NoSchedule(_) | ScheduleKeyReused { .. } => false,
         }
     }
 

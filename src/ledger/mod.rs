@@ -23,6 +23,8 @@ mod api_keys;
 mod balance;
 /// What an auditor reads: totals, winners, whether the books agree.
 mod books;
+/// A rain's record and its money, once for each key; or only played through.
+mod create;
 /// claim → credit, in batches.
 mod credit;
 /// Statements to either store, transactions.
@@ -45,6 +47,8 @@ mod rains;
 mod requests;
 /// escrow → sponsor: the refund of a rain, the discard of a claim.
 mod returned;
+/// Templates, schedules, and what became of their openings.
+mod schedules;
 /// The lines of one account, from both journals.
 mod statement;
 /// Packets and money added to a rain that exists; which parts of it are loaded.
@@ -56,6 +60,7 @@ pub use accounts::{Account, AccountName};
 pub use api_keys::{API_KEYS_MAX, ApiKey, Rotation};
 pub use balance::{Balance, HttpBalance};
 pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
+pub use create::Rehearsed;
 pub use credit::{Refusal, Verdict};
 pub use deliveries::{After, Attempt, Backlog, Delivery, DeliveryState, DeliveryStateError};
 pub use entry::{Booking, Kind};
@@ -63,9 +68,9 @@ pub use error::LedgerError;
 pub use events::{BuriedClaim, EventKind, EventKindError};
 pub use http_balance::{Endpoint, EndpointSettings};
 pub use open::{look, without_password};
-pub use rains::Rehearsed;
 pub use requests::{Begun, End, LogLine, Write};
 pub use returned::Discard;
+pub use schedules::{NewSchedule, Noted, Opening, Schedule, Template};
 pub use statement::{Cursor, Line};
 pub use top_ups::ToppedUp;
 pub use webhooks::{WEBHOOKS_MAX, Webhook, WebhookChange};

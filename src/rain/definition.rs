@@ -126,6 +126,8 @@ pub struct NewRain {
     pub refund_after_ms: i64,
     /// A grab must carry a key that is first told when the rain opens.
     pub key_required: bool,
+    /// From when on the room is told of it, ms since 1970; without it as soon as the rain is known.
+    pub announce_at_ms: Option<i64>,
 }
 
 /// A rain as it is recorded: SQL holds it, steward and settlers work from it.
@@ -143,6 +145,8 @@ pub struct Rain {
     pub durability: Durability,
     pub refund_after_ms: i64,
     pub key_required: bool,
+    /// From when on the room is told of it, ms since 1970; without it as soon as the rain is known.
+    pub announce_at_ms: Option<i64>,
     pub state: State,
     /// All packets were found to be won. Holds until a top-up.
     pub sold_out: bool,

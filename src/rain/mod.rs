@@ -14,6 +14,8 @@ mod life;
 mod parts;
 /// How a total becomes packets.
 pub mod split;
+/// When rains of a schedule open.
+mod times;
 
 pub use cents::{Cents, ParseCentsError};
 pub use claim::{Claim, Packet, ParseClaimError};
@@ -21,3 +23,4 @@ pub use definition::{Durability, GrabKey, NewRain, ParseDurabilityError, Rain, W
 pub use ids::{IdError, PacketId, RainId, UserId};
 pub use life::{ParseStateError, State, Step, StepError};
 pub use parts::{Part, Parts, PartsAllocation, TOP_UPS_MAX, TopUp, TopUpError};
+pub use times::{Clock, ONCE_MAX, TimeOfDay, Times, TimesError, UtcOffset, Weekday, Weekly};

@@ -24,6 +24,9 @@ pub struct Snapshot {
     pub durability: Durability,
     /// Every packet was found to be won: nobody can win until the version changes.
     pub sold_out: bool,
+    /// Not before this is the room told of the rain, unless it opens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announce_at_ms: Option<i64>,
     /// What a grab must carry; told to clients when the rain opens, and not before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grab_key: Option<GrabKey>,
@@ -42,6 +45,7 @@ impl Snapshot {
             salts: rain.salts.clone(),
             durability: rain.durability,
             sold_out: rain.sold_out,
+            announce_at_ms: rain.announce_at_ms,
             grab_key: rain.grab_key(),
         }
     }

@@ -10,6 +10,8 @@ mod admin;
 mod balance;
 /// What stands between a script and a packet.
 mod bots;
+/// What moves money is asked for twice.
+mod confirm;
 /// Claims that wait for a person.
 mod dead_letters;
 /// The doctor and the repair, as an operator uses them.
@@ -36,6 +38,8 @@ mod pushes;
 mod rains;
 /// Nodes that come back as another process, with less than they had, or empty.
 mod repair;
+/// Rains by name, and those that come by themselves.
+mod schedules;
 /// What systemd is told, what the log never says, and the files of the service.
 mod service;
 /// Who may have a session, for how long, and how many.

@@ -367,3 +367,31 @@ async fn the_command_line_watches_a_rain_to_its_end() {
         .unwrap();
     assert_eq!(nowhere.status.code(), Some(1));
 }
+
+#[test]
+fn the_manual_knows_every_command_and_each_of_them_speaks_json() {
+    let printed = |args: &[&str]| {
+        let output = hongbao().args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let manual = printed(&["man"]);
+    let (start, commands) = manual.split_once(".SH \"HONGBAO").unwrap();
+    assert!(start.contains("\\-\\-data\\-dir"), "{start}");
+    let commands: Vec<&str> = commands.split(".SH \"HONGBAO").collect();
+    assert!(commands.len() > 30, "{} commands", commands.len());
+    for command in commands {
+        let name = command.split('"').next().unwrap().trim();
+        // They run until they are told to stop, or print what is for other programs already.
+        if ["SERVE", "DEMO", "COMPLETIONS", "MAN"].contains(&name) {
+            continue;
+        }
+        assert!(command.contains("\\-\\-json"), "{name} has no --json");
+    }
+    assert!(manual.contains("Exit codes:"));
+    assert!(printed(&["--help"]).contains("Exit codes:"));
+    for shell in ["bash", "zsh", "fish"] {
+        let completions = printed(&["completions", shell]);
+        assert!(completions.contains("preview"), "{shell}");
+    }
+}

@@ -16,6 +16,7 @@ pub struct Classic {
     script: String,
     /// Wins so far.
     won: u64,
+    rounds: u32,
     /// Calls a second in the last round: the next has as many as fit into its time.
     expected: f64,
 }
@@ -25,6 +26,7 @@ impl Classic {
         Ok(Classic {
             script: redis.text(&["SCRIPT", "LOAD", SCRIPT])?,
             won: 0,
+            rounds: 0,
             expected: 40_000.0,
         })
     }
@@ -45,12 +47,15 @@ impl Classic {
                 n % 1_000 + 1
             )
         })?;
+        // Two runs of redis-benchmark may draw the same numbers: its seed is made of the time and its process id.
+        self.rounds += 1;
+        let user = format!("user:{}:__rand_int__", self.rounds);
         let output = Command::new("redis-benchmark")
             .args(["-h", "127.0.0.1", "-p", &redis.address.port().to_string()])
             .args(["-c", &clients.to_string(), "-P", &pipeline.to_string()])
             .args(["-n", &calls.to_string(), "-r", USERS, "--csv"])
             .args(["EVALSHA", &self.script, "3", "classic:pool"])
-            .args(["classic:winners", "classic:claims", "user:__rand_int__"])
+            .args(["classic:winners", "classic:claims", &user])
             .output()
             .map_err(BenchError::io("run redis-benchmark"))?;
         let text = String::from_utf8_lossy(&output.stdout);

@@ -198,6 +198,7 @@ impl Run {
             buckets: args.buckets,
             refund_after_ms: None,
             key_required: false,
+            announce_ms: None,
             key: Some(self.key()),
         };
         self.patiently("create the rain", async || {

@@ -143,6 +143,12 @@ pub struct PushArgs {
     /// Rains that are opened one after the other.
     #[arg(long, default_value_t = 5, value_parser = value_parser!(u32).range(1..=1_000))]
     pub times: u32,
+    /// The room that is watched; one of this run's own if not given.
+    #[arg(long)]
+    pub room: Option<String>,
+    /// Opens nothing: another generator does, in the same room. Several of them hold more sessions than one process may.
+    #[arg(long, requires = "room")]
+    pub follow: bool,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -65,6 +65,8 @@ struct Field {
     quiet: bool,
     /// Begins all names of this run.
     prefix: String,
+    /// A room that others share.
+    room: Option<String>,
 }
 
 impl Field {
@@ -86,6 +88,7 @@ impl Field {
             quiet: output.quiet,
             // The same seed on another day is another run.
             prefix: format!("l{seed}-{:x}-", hongbao::clock::now_ms() % 0x1000_0000),
+            room: None,
         })
     }
 
@@ -194,7 +197,8 @@ impl Field {
     }
 
     fn room(&self) -> String {
-        format!("{}room", self.prefix)
+        let own = || format!("{}room", self.prefix);
+        self.room.clone().unwrap_or_else(own)
     }
 }
 

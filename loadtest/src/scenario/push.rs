@@ -9,14 +9,15 @@ use crate::swarm::tally::Tally;
 
 /// How long one push may take to reach everybody.
 const PUSH_MAX: Duration = Duration::from_secs(30);
-/// What is still on its way after a session came up: Watching, RainAnnounced.
-const CALM: Duration = Duration::from_millis(500);
+/// What is still on its way to somebody: Watching, RainAnnounced, the end of the rain before.
+const CALM: Duration = Duration::from_secs(2);
 
 /// Opens rains in a room that everybody watches. A latency is from the gateway's sending RainOpened (by its clock, which must be ours) to its being
 /// read, with one thread reading for all.
 pub async fn push(args: PushArgs) -> Result<Verdict, LoadError> {
     let connect = &args.connect;
-    let field = Field::new(&connect.target, &connect.output)?;
+    let mut field = Field::new(&connect.target, &connect.output)?;
+    field.room.clone_from(&args.room);
     let admin = field.admin(&args.admin)?;
     let mut dialect = field.dialect(Who::Own, Ask::Ping)?;
     dialect.room = field.room();
@@ -26,29 +27,42 @@ pub async fn push(args: PushArgs) -> Result<Verdict, LoadError> {
     let mut all = Tally::new(0);
     let (mut heard, mut seconds) = (0, 0.0);
     for time in 0..args.times {
-        let rain = field
-            .ready_rain(&admin, &args.admin, &format!("p{time}"), 1)
-            .await?;
-        swarm.listen(CALM, |_| false).map_err(generator("listen"))?;
-        // Opened by another thread: this one must be listening by then.
-        let opener = admin.clone();
-        let opening = tokio::spawn(async move { opener.open_rain(rain).await });
+        let opening = match args.follow {
+            true => None,
+            false => {
+                let name = format!("p{time}");
+                let rain = field.ready_rain(&admin, &args.admin, &name, 1).await?;
+                swarm.listen(CALM, |_| false).map_err(generator("listen"))?;
+                // Opened by another thread: this one must be listening by then.
+                let opener = admin.clone();
+                Some((
+                    rain,
+                    tokio::spawn(async move { opener.open_rain(rain).await }),
+                ))
+            }
+        };
+        let patience = match args.follow {
+            true => args.admin.patience,
+            false => PUSH_MAX,
+        };
         let told = swarm
-            .listen(PUSH_MAX, |tally| tally.push_lags.len() >= ready as u64)
+            .listen(patience, |tally| tally.push_lags.len() >= ready as u64)
             .map_err(generator("listen"))?;
-        let opened = opening.await.expect("it does not panic");
-        opened.map_err(|source| LoadError::Admin {
-            doing: "open the rain",
-            source,
-        })?;
         heard += told.push_lags.len();
         seconds += told.seconds();
         let _ = all.push_lags.add(&told.push_lags); // the same bounds, so it fits
-        let closed = admin.close_rain(rain).await;
-        closed.map_err(|source| LoadError::Admin {
-            doing: "close the rain",
-            source,
-        })?;
+        if let Some((rain, opening)) = opening {
+            let opened = opening.await.expect("it does not panic");
+            opened.map_err(|source| LoadError::Admin {
+                doing: "open the rain",
+                source,
+            })?;
+            let closed = admin.close_rain(rain).await;
+            closed.map_err(|source| LoadError::Admin {
+                doing: "close the rain",
+                source,
+            })?;
+        }
         if crate::interrupt::is_set() {
             break;
         }

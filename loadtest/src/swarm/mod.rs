@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
@@ -243,6 +245,8 @@ impl<D: Dialect> Swarm<D> {
             // 127.0.0.2 and up: 127.0.0.1 is left to everybody else on this machine.
             let last = 2 + (index / PER_SOURCE) % SOURCES_MAX;
             let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last as u8));
+            // The port is chosen when the server is known: several generators may then share ports towards several servers.
+            setsockopt(&socket, IpBindAddressNoPort, &true)?;
             socket.bind(&SocketAddr::new(source, 0).into())?;
         }
         match socket.connect(&server.into()) {

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::admin::confirm::CONFIRM;
 use crate::admin::signing::{self, Credential, Parts, random_text};
 use crate::clock::now_ms;
 use crate::jitter::Jitter;
@@ -22,7 +23,7 @@ pub use shapes::*;
 pub use webhooks::*;
 
 /// One request, unless it is known to take longer.
-const CALL: Duration = Duration::from_secs(15);
+pub(in crate::client) const CALL: Duration = Duration::from_secs(15);
 /// Audits and closing walk through every packet of a rain.
 const LONG_CALL: Duration = Duration::from_secs(180);
 /// A request whose answer was lost, or that is still at work, is sent again this often …
@@ -45,6 +46,13 @@ pub enum AdminError {
         title: String,
         detail: String,
     },
+    /// It moves money, and whoever was asked did not say yes. Nothing happened.
+    #[error("it was not confirmed: the request {what}")]
+    Unconfirmed {
+        what: String,
+        /// Confirms this very request.
+        token: String,
+    },
     #[error("{method} {path} answered something unexpected: {reason}")]
     Unreadable {
         method: Method,
@@ -61,7 +69,8 @@ impl AdminError {
         match self {
             AdminError::Unreachable { .. } => true,
             AdminError::Problem { status, .. } => matches!(status, 429 | 502 | 503 | 504),
-            AdminError::Address(_) | AdminError::Unreadable { .. } => false,
+            AdminError::Address(_) => false,
+            AdminError::Unconfirmed { .. } | AdminError::Unreadable { .. } => false,
         }
     }
 
@@ -77,6 +86,8 @@ pub struct AdminClient {
     http: reqwest::Client,
     base: Url,
     credential: Credential,
+    /// Says yes or no to what moves money.
+    ask: fn(&str) -> bool,
 }
 
 impl AdminClient {
@@ -102,7 +113,15 @@ impl AdminClient {
             http,
             base,
             credential: Credential::read(api_key),
+            ask: |_| true,
         })
+    }
+
+    /// Asks before money is moved, with what the request does, like "records 7.00 paid in by sponsor acme". Without it the answer is yes: the program that calls a
+    /// method means it.
+    pub fn asking(mut self, ask: fn(&str) -> bool) -> AdminClient {
+        self.ask = ask;
+        self
     }
 
     /// Makes the account `sponsor:<sponsor>`, or finds it.
@@ -309,7 +328,7 @@ impl AdminClient {
         self.get(&["log"], &query).await
     }
 
-    async fn get<T: DeserializeOwned>(
+    pub(in crate::client) async fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
         query: &[(&str, String)],
@@ -317,7 +336,11 @@ impl AdminClient {
         self.read(path, query, CALL).await
     }
 
-    async fn post<T: DeserializeOwned>(&self, path: &[&str], body: Value) -> Result<T, AdminError> {
+    pub(in crate::client) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: Value,
+    ) -> Result<T, AdminError> {
         self.write(path, body, None, CALL).await
     }
 
@@ -330,8 +353,8 @@ impl AdminClient {
         key: &str,
     ) -> Result<T, AdminError> {
         let (url, body) = (self.url(path, query), body.to_string());
-        self.call(&Method::POST, &url, body.as_bytes(), key, LONG_CALL)
-            .await
+        let request = self.signed(&Method::POST, &url, body.as_bytes(), key);
+        self.call(&Method::POST, request.timeout(LONG_CALL)).await
     }
 
     /// An answer whose body is still to be read, and may take as long as it takes.
@@ -347,11 +370,12 @@ impl AdminClient {
         limit: Duration,
     ) -> Result<T, AdminError> {
         let url = self.url(path, query);
-        self.call(&Method::GET, &url, &[], "", limit).await
+        let request = self.signed(&Method::GET, &url, &[], "");
+        self.call(&Method::GET, request.timeout(limit)).await
     }
 
     /// With the caller's own name for it, or one made up. Sent again while it is at work or its answer was lost: it happens once.
-    async fn write<T: DeserializeOwned>(
+    pub(in crate::client) async fn write<T: DeserializeOwned>(
         &self,
         path: &[&str],
         body: Value,
@@ -363,10 +387,19 @@ impl AdminClient {
         let (url, body) = (self.url(path, &[]), body.to_string());
         let deadline = tokio::time::Instant::now() + limit;
         let jitter = Jitter::default();
-        let mut lost = 0;
+        let (mut lost, mut confirmed) = (0, None);
         loop {
-            let answer = self.call(&Method::POST, &url, body.as_bytes(), key, limit);
-            match answer.await {
+            let mut request = self.signed(&Method::POST, &url, body.as_bytes(), key);
+            if let Some(token) = &confirmed {
+                request = request.header(CONFIRM, token);
+            }
+            match self.call(&Method::POST, request.timeout(limit)).await {
+                Err(AdminError::Unconfirmed { what, token })
+                    if confirmed.is_none() && (self.ask)(&what) =>
+                {
+                    confirmed = Some(token);
+                    continue;
+                }
                 Err(error) if error.is_at_work() && tokio::time::Instant::now() < deadline => {}
                 Err(AdminError::Unreachable { .. }) if lost + 1 < TRIES => lost += 1,
                 answer => return answer,
@@ -375,21 +408,18 @@ impl AdminClient {
         }
     }
 
-    /// Signs it and sends it once.
+    /// Sends a signed request once.
     async fn call<T: DeserializeOwned>(
         &self,
         method: &Method,
-        url: &Url,
-        body: &[u8],
-        idempotency_key: &str,
-        limit: Duration,
+        request: reqwest::RequestBuilder,
     ) -> Result<T, AdminError> {
-        let request = self.signed(method, url, body, idempotency_key);
-        let response = self.send(request.timeout(limit)).await?;
+        let response = self.send(request).await?;
+        let path = response.url().path().to_owned();
         let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
         serde_json::from_slice(&bytes).map_err(|error| AdminError::Unreadable {
             method: method.clone(),
-            path: url.path().to_owned(),
+            path,
             reason: format!("{error} in {}", shown(&bytes)),
         })
     }
@@ -466,14 +496,21 @@ fn problem(status: StatusCode, body: &[u8]) -> AdminError {
         title: String,
         #[serde(default)]
         detail: String,
+        what: Option<String>,
+        confirm: Option<String>,
     }
-    let problem = serde_json::from_slice(body).unwrap_or_else(|_| Problem {
+    let problem: Problem = serde_json::from_slice(body).unwrap_or_else(|_| Problem {
         title: status
             .canonical_reason()
             .unwrap_or("the admin API refused")
             .to_owned(),
         detail: shown(body),
+        what: None,
+        confirm: None,
     });
+    if let (Some(what), Some(token)) = (problem.what, problem.confirm) {
+        return AdminError::Unconfirmed { what, token };
+    }
     AdminError::Problem {
         status: status.as_u16(),
         title: problem.title,
@@ -548,6 +585,7 @@ mod tests {
             buckets: None,
             refund_after_ms: None,
             key_required: false,
+            announce_ms: None,
             key: None,
         };
         let wanted = json!({

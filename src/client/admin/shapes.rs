@@ -35,6 +35,9 @@ pub struct NewRain {
     /// Grabs must carry a key that clients are told when the rain opens.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub key_required: bool,
+    /// How long before its opening the room is told; without it as soon as the rain is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub announce_ms: Option<i64>,
     /// The caller's own name for this request: the same key makes one rain. `None`: one is made up.
     #[serde(skip)]
     pub key: Option<String>,

@@ -12,6 +12,8 @@ mod outages;
 mod rains;
 /// Writes by their idempotency key, keys of the admin API, the log.
 mod requests;
+/// Templates, schedules, and what became of their openings.
+mod schedules;
 /// Random operations against a model; calls dropped half way.
 mod storm;
 /// Packets and money added to a rain that exists.
@@ -163,6 +165,7 @@ fn new_rain(sponsor: &str, total: i64) -> NewRain {
         durability: Durability::Replicas(2),
         refund_after_ms: 86_400_000,
         key_required: false,
+        announce_at_ms: None,
     }
 }
 

@@ -47,6 +47,7 @@ async fn a_rain_reads_back_as_asked_for_with_its_escrow_funded(store: Store) {
         durability: new.durability,
         refund_after_ms: new.refund_after_ms,
         key_required: new.key_required,
+        announce_at_ms: new.announce_at_ms,
         state: State::Created,
         sold_out: false,
         version: 1,

@@ -499,7 +499,11 @@ async fn a_ledger_of_the_first_release_keeps_its_rains(store: Store) {
     store.ledger.step(loaded.id, Step::Load).await.unwrap();
     let rains = store.ledger.unfinished_rains().await.unwrap();
     store
-        .sql("DROP TABLE top_ups; DROP TABLE api_keys; DROP TABLE requests; DROP TABLE log; ALTER TABLE rains DROP COLUMN key_required; DELETE FROM _sqlx_migrations WHERE version > 1")
+        .sql(
+            "DROP TABLE top_ups; DROP TABLE api_keys; DROP TABLE requests; DROP TABLE log; DROP TABLE openings; DROP TABLE schedules;
+             DROP TABLE templates; ALTER TABLE rains DROP COLUMN key_required; ALTER TABLE rains DROP COLUMN announce_at_ms;
+             DELETE FROM _sqlx_migrations WHERE version > 1",
+        )
         .await
         .unwrap();
     let ledger = store.opened_again(LedgerSettings::default()).await;

@@ -99,6 +99,7 @@ impl Bench {
             durability: Durability::Memory,
             refund_after_ms: 0,
             key_required: false,
+            announce_at_ms: None,
         };
         let salts = |id| self.store.salts(id, self.buckets);
         self.ledger

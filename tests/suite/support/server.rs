@@ -276,6 +276,8 @@ fn with_free_ports(settings: &[&str]) -> Vec<String> {
         "gateway.listen=127.0.0.1:0",
         "admin.listen=127.0.0.1:0",
         "steward.interval_ms=20",
+        // Requests that tests write by hand are carried out at once; those of the confirmation say otherwise.
+        "admin.confirm=false",
         // A killed server takes its managed nodes with it, and a killed Redis may lose what it has answered unless it flushes first.
         "store.managed_appendfsync=always",
         // Tests tap faster than people; those of the limits say their own.
@@ -322,6 +324,7 @@ pub fn new_rain(packets: u32, total: i64) -> NewRain {
         buckets: None,
         refund_after_ms: None,
         key_required: false,
+        announce_ms: None,
         key: None,
     }
 }
