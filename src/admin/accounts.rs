@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
+use super::page;
 use super::problem::Problem;
 use super::write::IdempotencyKey;
 use crate::clock::now_ms;
@@ -89,28 +90,34 @@ pub async fn show(
 pub struct Page {
     #[serde(default)]
     prefix: String,
-    after: Option<String>,
     limit: Option<u32>,
+    cursor: Option<String>,
 }
 
 #[derive(Serialize)]
 pub struct Accounts {
     accounts: Vec<Account>,
+    next_cursor: Option<String>,
 }
 
+/// By name.
 pub async fn list(
     State(admin): Shared,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Json<Accounts>, Problem> {
     let Query(page) = page?;
-    let after = page.after.map(|after| after.parse()).transpose()?;
-    let limit = page.limit.unwrap_or(100).clamp(1, 1_000);
+    let limit = page::limit(page.limit, 100, 1_000)?;
+    let after: Option<AccountName> = page::place(page.cursor.as_deref(), "account")?;
     let accounts = admin
         .ledger
-        .accounts(&page.prefix, after.as_ref(), limit)
+        .accounts(&page.prefix, after.as_ref(), limit + 1)
         .await?;
+    let (accounts, next_cursor) = page::cut(accounts, limit, |account| {
+        page::cursor("account", &account.name)
+    });
     Ok(Json(Accounts {
         accounts: accounts.into_iter().map(Account::from).collect(),
+        next_cursor,
     }))
 }
 

@@ -5,6 +5,7 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use serde::{Deserialize, Serialize};
 
+use super::page;
 use super::problem::Problem;
 use super::{Admin, Shared};
 use crate::clock::now_ms;
@@ -48,14 +49,14 @@ pub struct Page {
     rain: Option<RainId>,
     /// The kind of the reason: what stands before its colon.
     reason: Option<String>,
-    after: Option<PacketId>,
-    limit: Option<usize>,
+    limit: Option<u32>,
+    cursor: Option<String>,
 }
 
 #[derive(Serialize)]
 pub struct Letters {
     dead_letters: Vec<Letter>,
-    next: Option<PacketId>,
+    next_cursor: Option<String>,
     /// Texts among the dead letters that nobody can read.
     unreadable: Vec<String>,
 }
@@ -66,19 +67,20 @@ pub async fn list(
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Json<Letters>, Problem> {
     let Query(page) = page?;
-    let limit = page.limit.unwrap_or(100).clamp(1, 1_000);
+    let limit = page::limit(page.limit, 100, 1_000)? as usize;
+    let after: Option<PacketId> = page::place(page.cursor.as_deref(), "dead letter")?;
     let filter = Filter {
         reason: page.reason,
     };
     let (mut found, mut unreadable) = (vec![], vec![]);
     let mut more = false;
     for rain in rains(&admin, page.rain).await? {
-        let passed = page.after.is_some_and(|after| after.rain() > rain.id);
+        let passed = after.is_some_and(|after| after.rain() > rain.id);
         if passed {
             continue;
         }
         let buckets = admin.store.buckets(&rain);
-        let letters = dead::list(&buckets, &filter, page.after, limit - found.len()).await?;
+        let letters = dead::list(&buckets, &filter, after, limit - found.len()).await?;
         more |= letters.more;
         found.extend(letters.letters);
         unreadable.extend(letters.unreadable);
@@ -86,13 +88,13 @@ pub async fn list(
             break;
         }
     }
-    let next = found
+    let next_cursor = found
         .last()
         .filter(|_| more || found.len() == limit)
-        .map(|letter: &DeadLetter| letter.claim.packet.id);
+        .map(|letter: &DeadLetter| page::cursor("dead letter", letter.claim.packet.id));
     Ok(Json(Letters {
         dead_letters: found.into_iter().map(Letter::from).collect(),
-        next,
+        next_cursor,
         unreadable,
     }))
 }

@@ -20,6 +20,8 @@ mod keys;
 mod live;
 /// Who did what.
 mod log;
+/// The OpenAPI page.
+pub mod openapi;
 /// The rains of schedules, ahead of their openings.
 pub mod openings;
 /// Pages of lists.
@@ -98,6 +100,9 @@ pub fn router(admin: Arc<Admin>) -> Router {
         let guard = middleware::from_fn_with_state((admin.clone(), route), guard::guard);
         api = api.route(route.path, handler.route_layer(guard));
     }
+    let api = api
+        .route("/openapi.json", get(openapi_page))
+        .method_not_allowed_fallback(other_method);
     // The guard has read the body, within its own limit.
     let api = api
         .layer(DefaultBodyLimit::disable())
@@ -116,10 +121,19 @@ pub fn probes(admin: Arc<Admin>) -> Router {
                 "there is nothing at this path; the API is under /v1 where the role admin runs",
             )
         })
-        .method_not_allowed_fallback(|| async {
-            Problem::new(405, "method not allowed", "this path takes another method")
-        })
+        .method_not_allowed_fallback(other_method)
         .with_state(admin)
+}
+
+/// Only the routes that a router has when this is set are answered so.
+async fn other_method() -> Problem {
+    Problem::new(405, "method not allowed", "this path takes another method")
+}
+
+/// Without a key: it is in the repository too.
+async fn openapi_page() -> impl IntoResponse {
+    let kind = "application/json; charset=utf-8";
+    ([(axum::http::header::CONTENT_TYPE, kind)], openapi::page())
 }
 
 /// Ready when SQL and every node answer, and no drain has begun.

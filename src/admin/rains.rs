@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::asked::{self, NewRain};
 use super::openings::KEY_PREFIX;
+use super::page::{self, Limits};
 use super::problem::Problem;
 use super::write::IdempotencyKey;
 use super::{Admin, Shared};
@@ -231,35 +232,24 @@ async fn rehearse(admin: &Admin, new: NewRain, key: Option<&str>) -> Result<Rehe
     })
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Page {
-    after: Option<RainId>,
-    limit: Option<u32>,
-}
-
 #[derive(Serialize)]
 pub struct Rains {
     rains: Vec<Rain>,
-    /// Pass it as `after` for the next page; missing on the last.
-    next: Option<RainId>,
+    next_cursor: Option<String>,
 }
 
 /// Newest first.
 pub async fn list(
     State(admin): Shared,
-    page: Result<Query<Page>, QueryRejection>,
+    page: Result<Query<Limits>, QueryRejection>,
 ) -> Result<Json<Rains>, Problem> {
     let Query(page) = page?;
-    let limit = page.limit.unwrap_or(100).clamp(1, 1_000);
-    let rains = admin.ledger.rains(page.after, limit).await?;
-    let next = rains
-        .last()
-        .filter(|_| rains.len() == limit as usize)
-        .map(|rain| rain.id);
+    let (limit, after) = (page.limit(100, 1_000)?, page.place("rain")?);
+    let rains = admin.ledger.rains(after, limit + 1).await?;
+    let (rains, next_cursor) = page::cut(rains, limit, |rain| page::cursor("rain", rain.id));
     Ok(Json(Rains {
         rains: rains.into_iter().map(Rain::from).collect(),
-        next,
+        next_cursor,
     }))
 }
 

@@ -13,8 +13,9 @@ use axum::extract::{Path, Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::page::{self, Limits};
 use super::problem::Problem;
 use super::rains::find;
 use super::{Admin, Shared};
@@ -24,17 +25,10 @@ use crate::rain::{Cents, PacketId, RainId, UserId};
 /// Rows read at once for a whole list: 60 to 180 KiB of text, and a few megabytes before they are text.
 const ROWS_AT_ONCE: u32 = 2_000;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WinnersPage {
-    after: Option<PacketId>,
-    limit: Option<u32>,
-}
-
 #[derive(Serialize)]
 pub struct Winners {
     winners: Vec<Winner>,
-    next: Option<PacketId>,
+    next_cursor: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -49,22 +43,21 @@ pub struct Winner {
 pub async fn list(
     State(admin): Shared,
     Path(id): Path<String>,
-    page: Result<Query<WinnersPage>, QueryRejection>,
+    page: Result<Query<Limits>, QueryRejection>,
 ) -> Result<Json<Winners>, Problem> {
     let Query(page) = page?;
     let rain = find(&admin, &id).await?;
-    let limit = page.limit.unwrap_or(1_000).clamp(1, 10_000);
+    let (limit, after) = (page.limit(1_000, 10_000)?, page.place("winner")?);
     let credits = admin
         .ledger
-        .credits_after(rain.id, page.after.map(PacketId::index), limit)
+        .credits_after(rain.id, after.map(PacketId::index), limit + 1)
         .await?;
-    let next = credits
-        .last()
-        .filter(|_| credits.len() == limit as usize)
-        .map(|credit| credit.packet.id);
+    let (credits, next_cursor) = page::cut(credits, limit, |credit| {
+        page::cursor("winner", credit.packet.id)
+    });
     Ok(Json(Winners {
         winners: credits.into_iter().map(Winner::from).collect(),
-        next,
+        next_cursor,
     }))
 }
 

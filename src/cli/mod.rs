@@ -2,6 +2,8 @@
 //!
 //! Its exit codes stand in [`manual::EXIT_CODES`].
 
+/// Claims that wait for a person.
+mod dead;
 /// A whole rain, shown.
 mod demo;
 /// What is wrong here, and what to do.
@@ -83,11 +85,11 @@ enum Command {
     Account(remote::AccountCommand),
     /// Claims that wait for a person: list, show, requeue, discard
     #[command(subcommand)]
-    Dead(remote::DeadCommand),
+    Dead(dead::DeadCommand),
     /// Keys of the admin API: list, show, create, rotate, revoke
     #[command(subcommand)]
     Keys(keys::KeysCommand),
-    /// Servers that are told what happens: list, create, change, rotate, delete, test; deliveries, and sending them again
+    /// Servers that are told what happens: list, create, update, rotate, delete, test; deliveries, and sending them again
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
     /// Who did what through the admin API, newest first
@@ -195,7 +197,7 @@ pub fn run() -> ExitCode {
             in_runtime(doctor::doctor(settings, json))
         }),
         Command::Dead(command) => with_settings(&cli.settings, None, |settings| {
-            in_runtime(remote::dead(&settings, command))
+            in_runtime(dead::dead(&settings, command))
         }),
         Command::Demo(flags) => demo::run(&flags),
         Command::Completions { shell } => manual::completions(Cli::command(), shell),

@@ -44,7 +44,7 @@ pub enum WebhooksCommand {
         server: ServerFlags,
     },
     /// Change address or events, disable or enable
-    Change(ChangeFlags),
+    Update(UpdateFlags),
     /// Give a webhook a new secret, and print it; for a while deliveries are signed with the old one, too
     Rotate {
         id: String,
@@ -79,7 +79,7 @@ pub enum WebhooksCommand {
 }
 
 #[derive(Args)]
-pub struct ChangeFlags {
+pub struct UpdateFlags {
     id: String,
     #[arg(long)]
     url: Option<String>,
@@ -158,7 +158,7 @@ pub async fn webhooks(settings: &Settings, command: WebhooksCommand) -> anyhow::
             let text = format!("{} {}", issued.webhook.id, issued.secret);
             show(&server, &issued, text)
         }
-        WebhooksCommand::Change(flags) => change(settings, flags).await,
+        WebhooksCommand::Update(flags) => update(settings, flags).await,
         WebhooksCommand::Rotate {
             id,
             overlap,
@@ -198,7 +198,7 @@ fn names(events: &[EventKind]) -> Option<Vec<String>> {
     Some(names).filter(|names: &Vec<String>| !names.is_empty())
 }
 
-async fn change(settings: &Settings, flags: ChangeFlags) -> anyhow::Result<ExitCode> {
+async fn update(settings: &Settings, flags: UpdateFlags) -> anyhow::Result<ExitCode> {
     let change = WebhookChange {
         url: flags.url,
         events: names(&flags.events),

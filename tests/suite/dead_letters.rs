@@ -61,10 +61,10 @@ async fn dead_letters_are_listed_filtered_and_shown_with_their_reason() {
     let first = admin.dead_letters(None, None, None, 3).await.unwrap();
     assert_eq!(first.dead_letters.len(), 3);
     let second = admin
-        .dead_letters(None, None, first.next, 100)
+        .dead_letters(None, None, first.next_cursor.as_deref(), 100)
         .await
         .unwrap();
-    assert_eq!((second.dead_letters.len(), second.next), (4, None));
+    assert_eq!((second.dead_letters.len(), second.next_cursor), (4, None));
     let letter = &first.dead_letters[0];
     assert_eq!(
         (letter.rain_id, letter.reason.as_str()),
@@ -207,7 +207,7 @@ async fn the_command_line_lists_requeues_and_discards() {
             .all(|packet| listed.contains(&packet.to_string())),
         "{listed}"
     );
-    assert!(run(&["list", "--limit", "2"]).contains("more with --after"));
+    assert!(run(&["list", "--limit", "2"]).contains("more with --cursor"));
     assert!(
         run(&["show", &packets[0].to_string(), "--json"]).contains("\"reason\": \"unknown_account")
     );

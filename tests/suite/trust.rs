@@ -1,7 +1,13 @@
 //! The trust of the admin API: keys, signatures, writes that happen once, the log of who did what.
 
+/// The OpenAPI page against real answers.
+mod contract;
+/// What one client may cost.
+mod limits;
 /// Writes by their idempotency key.
 mod once;
+/// Requests that are wrong in every way.
+mod wrong;
 
 use hongbao::admin::caller::Role;
 use hongbao::admin::signing::{BOOTSTRAP, Credential};

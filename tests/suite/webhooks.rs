@@ -553,7 +553,7 @@ async fn deliveries_are_listed_by_pages_and_the_command_line_does_it_all() {
     assert_ne!(turned.trim(), made.secret);
     let (_, changed) = cli(&[
         "webhooks",
-        "change",
+        "update",
         id,
         "--event",
         "claim.dead",
@@ -572,7 +572,7 @@ async fn deliveries_are_listed_by_pages_and_the_command_line_does_it_all() {
     let operations: Vec<&str> = log.iter().map(|line| line.operation.as_str()).collect();
     assert_eq!(
         operations[..3],
-        ["delete_webhook", "change_webhook", "rotate_webhook"]
+        ["delete_webhook", "update_webhook", "rotate_webhook"]
     );
     let text = serde_json::to_string(&log).unwrap();
     assert!(!text.contains(turned.trim()) && !text.contains(&made.secret));

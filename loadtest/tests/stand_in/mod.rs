@@ -426,10 +426,12 @@ async fn winners(
     axum::extract::Query(query): axum::extract::Query<HashMap<String, String>>,
 ) -> Json<Value> {
     let id = |winner: &Value| -> u64 { winner["packet_id"].as_str().unwrap().parse().unwrap() };
-    let after: u64 = query.get("after").map_or(0, |after| after.parse().unwrap());
+    let after: u64 = query
+        .get("cursor")
+        .map_or(0, |cursor| cursor.parse().unwrap());
     let mut page = engine.lock().unwrap().credited();
     page.retain(|winner| id(winner) > after);
     page.truncate(7);
     let next = page.last().map(|last| id(last).to_string());
-    Json(json!({"winners": page, "next": next}))
+    Json(json!({"winners": page, "next_cursor": next}))
 }

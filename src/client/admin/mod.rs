@@ -2,6 +2,8 @@
 //!
 //! Every request is signed, and every write has an idempotency key, so that it may be sent again: see `proto/admin.md`.
 
+/// Signed, sent, sent again.
+mod send;
 /// What goes in and comes out.
 mod shapes;
 /// Webhooks and their deliveries.
@@ -9,16 +11,13 @@ mod webhooks;
 
 use std::time::Duration;
 
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Method, Url};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::admin::confirm::CONFIRM;
-use crate::admin::signing::{self, Credential, Parts, random_text};
-use crate::clock::now_ms;
-use crate::jitter::Jitter;
+use crate::admin::signing::Credential;
 use crate::rain::{Cents, PacketId, RainId};
+pub(super) use send::chain;
 pub use shapes::*;
 pub use webhooks::*;
 
@@ -26,12 +25,6 @@ pub use webhooks::*;
 pub(in crate::client) const CALL: Duration = Duration::from_secs(15);
 /// Audits and closing walk through every packet of a rain.
 const LONG_CALL: Duration = Duration::from_secs(180);
-/// A request whose answer was lost, or that is still at work, is sent again this often …
-const TRIES: u32 = 3;
-/// … after about this long.
-const PAUSE: Duration = Duration::from_millis(150);
-/// Of an answer that is not JSON, this much is shown.
-const SHOWN_MAX: usize = 200;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
@@ -152,17 +145,24 @@ impl AdminClient {
             .await
     }
 
-    /// All rains, as the API orders them.
+    /// All rains, newest first, page by page.
     pub async fn rains(&self) -> Result<Vec<Rain>, AdminError> {
         #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Answer {
-            Plain(Vec<Rain>),
-            Wrapped { rains: Vec<Rain> },
+        struct Page {
+            rains: Vec<Rain>,
+            #[serde(default)]
+            next_cursor: Option<String>,
         }
-        Ok(match self.get(&["rains"], &[]).await? {
-            Answer::Plain(rains) | Answer::Wrapped { rains } => rains,
-        })
+        let (mut all, mut query) = (vec![], vec![("limit", "1000".to_owned())]);
+        loop {
+            let page: Page = self.get(&["rains"], &query).await?;
+            all.extend(page.rains);
+            query.truncate(1);
+            match page.next_cursor {
+                Some(next) => query.push(("cursor", next)),
+                None => return Ok(all),
+            }
+        }
     }
 
     /// With its live numbers.
@@ -205,15 +205,15 @@ impl AdminClient {
         Ok(answer.repaired)
     }
 
-    /// One page of credited winners by packet id, those after `after`. `limit`: 1 to 1000.
+    /// One page of credited winners by packet id, from `cursor` on. `limit`: 1 to 10,000.
     pub async fn winners(
         &self,
         id: RainId,
-        after: Option<PacketId>,
+        cursor: Option<&str>,
         limit: u32,
     ) -> Result<WinnersPage, AdminError> {
         let mut query = vec![("limit", limit.to_string())];
-        query.extend(after.map(|after| ("after", after.to_string())));
+        query.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
         self.get(&["rains", &id.to_string(), "winners"], &query)
             .await
     }
@@ -221,30 +221,30 @@ impl AdminClient {
     /// Every credited winner, page by page.
     pub async fn all_winners(&self, id: RainId) -> Result<Vec<Winner>, AdminError> {
         let mut all: Vec<Winner> = Vec::new();
-        let mut after = None;
+        let mut cursor: Option<String> = None;
         loop {
-            let page = self.winners(id, after, 1_000).await?;
+            let page = self.winners(id, cursor.as_deref(), 1_000).await?;
             all.extend(page.winners);
             // A page that does not lead on would be asked for without end.
-            match page.next {
-                Some(next) if Some(next) > after => after = Some(next),
+            match page.next_cursor {
+                Some(next) if Some(&next) != cursor.as_ref() => cursor = Some(next),
                 Some(_) | None => return Ok(all),
             }
         }
     }
 
-    /// Dead letters by packet id, those after `after`; of one rain or all, with one kind of reason or any. `limit`: 1 to 1000.
+    /// Dead letters by packet id, from `cursor` on; of one rain or all, with one kind of reason or any. `limit`: 1 to 1000.
     pub async fn dead_letters(
         &self,
         rain: Option<RainId>,
         reason: Option<&str>,
-        after: Option<PacketId>,
+        cursor: Option<&str>,
         limit: u32,
     ) -> Result<DeadLettersPage, AdminError> {
         let mut query = vec![("limit", limit.to_string())];
         query.extend(rain.map(|rain| ("rain", rain.to_string())));
         query.extend(reason.map(|reason| ("reason", reason.to_owned())));
-        query.extend(after.map(|after| ("after", after.to_string())));
+        query.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
         self.get(&["dead-letters"], &query).await
     }
 
@@ -327,217 +327,13 @@ impl AdminClient {
         query.extend(cursor.map(|cursor| ("cursor", cursor.to_owned())));
         self.get(&["log"], &query).await
     }
-
-    pub(in crate::client) async fn get<T: DeserializeOwned>(
-        &self,
-        path: &[&str],
-        query: &[(&str, String)],
-    ) -> Result<T, AdminError> {
-        self.read(path, query, CALL).await
-    }
-
-    pub(in crate::client) async fn post<T: DeserializeOwned>(
-        &self,
-        path: &[&str],
-        body: Value,
-    ) -> Result<T, AdminError> {
-        self.write(path, body, None, CALL).await
-    }
-
-    /// Asks something that takes a while and changes nothing. `key`: the name of the write that it is about, or nothing.
-    pub(in crate::client) async fn ask<T: DeserializeOwned>(
-        &self,
-        path: &[&str],
-        query: &[(&str, String)],
-        body: Value,
-        key: &str,
-    ) -> Result<T, AdminError> {
-        let (url, body) = (self.url(path, query), body.to_string());
-        let request = self.signed(&Method::POST, &url, body.as_bytes(), key);
-        self.call(&Method::POST, request.timeout(LONG_CALL)).await
-    }
-
-    /// An answer whose body is still to be read, and may take as long as it takes.
-    pub(in crate::client) async fn stream(&self, path: &[&str]) -> Result<Response, AdminError> {
-        let url = self.url(path, &[]);
-        self.send(self.signed(&Method::GET, &url, &[], "")).await
-    }
-
-    async fn read<T: DeserializeOwned>(
-        &self,
-        path: &[&str],
-        query: &[(&str, String)],
-        limit: Duration,
-    ) -> Result<T, AdminError> {
-        let url = self.url(path, query);
-        let request = self.signed(&Method::GET, &url, &[], "");
-        self.call(&Method::GET, request.timeout(limit)).await
-    }
-
-    /// With the caller's own name for it, or one made up. Sent again while it is at work or its answer was lost: it happens once.
-    pub(in crate::client) async fn write<T: DeserializeOwned>(
-        &self,
-        path: &[&str],
-        body: Value,
-        key: Option<&str>,
-        limit: Duration,
-    ) -> Result<T, AdminError> {
-        let made_up = random_text();
-        let key = key.unwrap_or(&made_up);
-        let (url, body) = (self.url(path, &[]), body.to_string());
-        let deadline = tokio::time::Instant::now() + limit;
-        let jitter = Jitter::default();
-        let (mut lost, mut confirmed) = (0, None);
-        loop {
-            let mut request = self.signed(&Method::POST, &url, body.as_bytes(), key);
-            if let Some(token) = &confirmed {
-                request = request.header(CONFIRM, token);
-            }
-            match self.call(&Method::POST, request.timeout(limit)).await {
-                Err(AdminError::Unconfirmed { what, token })
-                    if confirmed.is_none() && (self.ask)(&what) =>
-                {
-                    confirmed = Some(token);
-                    continue;
-                }
-                Err(error) if error.is_at_work() && tokio::time::Instant::now() < deadline => {}
-                Err(AdminError::Unreachable { .. }) if lost + 1 < TRIES => lost += 1,
-                answer => return answer,
-            }
-            tokio::time::sleep(jitter.around(PAUSE)).await;
-        }
-    }
-
-    /// Sends a signed request once.
-    async fn call<T: DeserializeOwned>(
-        &self,
-        method: &Method,
-        request: reqwest::RequestBuilder,
-    ) -> Result<T, AdminError> {
-        let response = self.send(request).await?;
-        let path = response.url().path().to_owned();
-        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
-        serde_json::from_slice(&bytes).map_err(|error| AdminError::Unreadable {
-            method: method.clone(),
-            path,
-            reason: format!("{error} in {}", shown(&bytes)),
-        })
-    }
-
-    /// An answer that is no problem, its body still to be read.
-    async fn send(&self, request: reqwest::RequestBuilder) -> Result<Response, AdminError> {
-        let response = request.send().await.map_err(|error| self.lost(&error))?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
-        }
-        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
-        Err(problem(status, &bytes))
-    }
-
-    fn lost(&self, error: &reqwest::Error) -> AdminError {
-        AdminError::Unreachable {
-            url: self.base.to_string(),
-            reason: chain(error),
-        }
-    }
-
-    fn signed(
-        &self,
-        method: &Method,
-        url: &Url,
-        body: &[u8],
-        idempotency_key: &str,
-    ) -> reqwest::RequestBuilder {
-        let (time_ms, nonce) = (now_ms(), random_text());
-        let parts = Parts {
-            method: method.as_str(),
-            path: url.path(),
-            query: url.query().unwrap_or_default(),
-            time_ms,
-            nonce: &nonce,
-            idempotency_key,
-            body,
-        };
-        let mut request = self
-            .http
-            .request(method.clone(), url.clone())
-            .header(signing::KEY, &self.credential.id)
-            .header(signing::TIME, time_ms)
-            .header(signing::NONCE, &nonce)
-            .header(signing::SIGNATURE, parts.sign(&self.credential.secret));
-        if !idempotency_key.is_empty() {
-            request = request.header(signing::IDEMPOTENCY_KEY, idempotency_key);
-        }
-        if !body.is_empty() {
-            let json = "application/json";
-            request = request.header("content-type", json).body(body.to_vec());
-        }
-        request
-    }
-
-    /// `path` below `/v1`, one element each: they are percent-encoded, so a name may hold any character.
-    fn url(&self, path: &[&str], query: &[(&str, String)]) -> Url {
-        let mut url = self.base.clone();
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().push("v1").extend(path);
-        }
-        if !query.is_empty() {
-            url.query_pairs_mut().extend_pairs(query);
-        }
-        url
-    }
-}
-
-/// The API's own words if it sent any, what the status says otherwise.
-fn problem(status: StatusCode, body: &[u8]) -> AdminError {
-    #[derive(Deserialize)]
-    struct Problem {
-        title: String,
-        #[serde(default)]
-        detail: String,
-        what: Option<String>,
-        confirm: Option<String>,
-    }
-    let problem: Problem = serde_json::from_slice(body).unwrap_or_else(|_| Problem {
-        title: status
-            .canonical_reason()
-            .unwrap_or("the admin API refused")
-            .to_owned(),
-        detail: shown(body),
-        what: None,
-        confirm: None,
-    });
-    if let (Some(what), Some(token)) = (problem.what, problem.confirm) {
-        return AdminError::Unconfirmed { what, token };
-    }
-    AdminError::Problem {
-        status: status.as_u16(),
-        title: problem.title,
-        detail: problem.detail,
-    }
-}
-
-fn shown(body: &[u8]) -> String {
-    String::from_utf8_lossy(body)
-        .chars()
-        .take(SHOWN_MAX)
-        .collect()
-}
-
-/// reqwest's own text stops short of the cause ("error sending request").
-pub(in crate::client) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = error.to_string();
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]
 mod tests {
+    use reqwest::StatusCode;
+
+    use super::send::problem;
     use super::*;
     use crate::rain::split::{Rule, Tier};
     use crate::rain::{Durability, State};

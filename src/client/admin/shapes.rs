@@ -209,7 +209,7 @@ pub struct WinnersPage {
     pub winners: Vec<Winner>,
     /// Where the next page starts; `None` on the last one.
     #[serde(default)]
-    pub next: Option<PacketId>,
+    pub next_cursor: Option<String>,
 }
 
 /// A claim that waits for a person.
@@ -230,7 +230,7 @@ pub struct DeadLettersPage {
     pub dead_letters: Vec<DeadLetter>,
     /// Where the next page starts; `None` on the last one.
     #[serde(default)]
-    pub next: Option<PacketId>,
+    pub next_cursor: Option<String>,
     /// Texts among them that nobody can read.
     #[serde(default)]
     pub unreadable: Vec<String>,

@@ -122,7 +122,7 @@ impl AdminClient {
         id: &str,
         change: &WebhookChange,
     ) -> Result<Webhook, AdminError> {
-        self.post(&["webhooks", id], json!(change)).await
+        self.post(&["webhooks", id, "update"], json!(change)).await
     }
 
     /// A new secret; deliveries are signed with the old one as well for `overlap_ms` more, as long as the server says if `None`.

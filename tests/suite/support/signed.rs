@@ -116,6 +116,12 @@ impl Signed {
         headers
     }
 
+    /// For requests that are written byte by byte.
+    pub fn header_lines(&self) -> String {
+        let line = |(name, value): (&str, String)| format!("{name}: {value}\r\n");
+        self.headers().into_iter().map(line).collect()
+    }
+
     pub async fn send(&self, server: &Server) -> Answer {
         self.send_to(&server.admin_url()).await
     }
