@@ -29,10 +29,14 @@ mod create;
 mod credit;
 /// Statements to either store, transactions.
 mod db;
+/// Deliveries of events: held, tried, sent again.
+mod deliveries;
 /// A row in the journal of entries, written once per key.
 mod entry;
 /// What can go wrong, and what the caller can do about it.
 mod error;
+/// The outbox: what has happened, for webhooks.
+mod events;
 /// The endpoint of a company's balance system: requests, signatures, answers.
 mod http_balance;
 /// From a URL to an open store with its tables.
@@ -49,6 +53,8 @@ mod schedules;
 mod statement;
 /// Packets and money added to a rain that exists; which parts of it are loaded.
 mod top_ups;
+/// Whom to tell of what.
+mod webhooks;
 
 pub use accounts::{Account, AccountName};
 pub use api_keys::{API_KEYS_MAX, ApiKey, Rotation};
@@ -56,8 +62,10 @@ pub use balance::{Balance, HttpBalance};
 pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
 pub use create::Rehearsed;
 pub use credit::{Refusal, Verdict};
+pub use deliveries::{After, Attempt, Backlog, Delivery, DeliveryState, DeliveryStateError};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;
+pub use events::{BuriedClaim, EventKind, EventKindError};
 pub use http_balance::{Endpoint, EndpointSettings};
 pub use open::{look, without_password};
 pub use requests::{Begun, End, LogLine, Write};
@@ -65,6 +73,7 @@ pub use returned::Discard;
 pub use schedules::{NewSchedule, Noted, Opening, Schedule, Template};
 pub use statement::{Cursor, Line};
 pub use top_ups::ToppedUp;
+pub use webhooks::{WEBHOOKS_MAX, Webhook, WebhookChange};
 
 use db::Db;
 
