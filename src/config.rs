@@ -48,6 +48,7 @@ pub struct Settings {
     pub ledger: Ledger,
     pub steward: Steward,
     pub admin: Admin,
+    pub webhooks: Webhooks,
 }
 
 /// What [`Log::level`] holds, checked.
@@ -385,6 +386,27 @@ pub struct Admin {
     pub console_idle: Duration,
     /// The longest that a session of the console lasts.
     pub console_session: Duration,
+}
+
+/// How events are delivered to other people's servers (`proto/webhooks.md`).
+#[derive(Clone, Debug)]
+pub struct Webhooks {
+    /// How often a process with the role admin looks for something to send.
+    pub interval: Duration,
+    /// For one request, from connecting to the last byte of the answer.
+    pub timeout: Duration,
+    /// How long a delivery is held by the process that sends it: what a successor waits after a crash.
+    pub hold: Duration,
+    /// How long after each failed try until the next. After the last the delivery has failed.
+    pub retries: [Duration; 3],
+    /// How long what was delivered is kept. What has failed is kept for a person.
+    pub keep: Duration,
+    /// Requests of this process under way to one webhook. The answer of each takes up to 16 KiB.
+    pub concurrency_max: usize,
+    /// Whether http is spoken to other machines: whoever is on the way reads the events then.
+    pub allow_http: bool,
+    /// PEM: who vouches for the endpoints, instead of whom this machine trusts.
+    pub ca_file: Option<PathBuf>,
 }
 
 impl Settings {

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admin::webhooks::courier::Courier;
 use crate::admin::{self, Admin, Live, Server};
 use crate::config::{self, Role, SECRET_BYTES, Settings};
 use crate::gateway::risk::{Risk, RiskError};
@@ -52,6 +53,8 @@ pub enum ServeError {
     BalanceSecret(String),
     #[error("ledger.balance_url: {0}")]
     BalanceTrust(#[from] TrustError),
+    #[error("webhooks.ca_file: {0}")]
+    WebhookTrust(#[source] TrustError),
     #[error(transparent)]
     Risk(#[from] RiskError),
     #[error(transparent)]
@@ -164,6 +167,7 @@ pub async fn start(
     metrics::get().started(settings.roles.iter().map(|role| role.as_str()));
     let admin = Arc::new(Admin {
         settings: settings.admin.clone(),
+        webhooks: settings.webhooks.clone(),
         defaults: settings.steward.clone(),
         gate: admin::auth::Gate::new(key_secret, hex::encode(&api_key)),
         store: store.clone(),
@@ -187,6 +191,9 @@ pub async fn start(
         task::spawn(&tasks, "admin.openings", openings);
         let sweeping = admin::write::sweep(admin.clone(), stop.clone());
         task::spawn(&tasks, "admin.sweep", sweeping);
+        let courier = Courier::new(admin.clone()).map_err(ServeError::WebhookTrust)?;
+        let delivering = Arc::new(courier).run(stop.clone());
+        task::spawn(&tasks, "admin.courier", delivering);
         server.serve(admin::router(admin), &tasks, stop.clone());
     } else {
         // A load balancer asks a gateway's machine too, and somebody wants its numbers.

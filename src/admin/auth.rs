@@ -95,6 +95,22 @@ impl Gate {
         format!("k{}", &self.derive(&format!("id {idempotency_key}"))[..16])
     }
 
+    /// What the receiver of a webhook checks signatures with; like [`Gate::secret`] it is not kept anywhere.
+    pub fn webhook_secret(&self, id: &str, generation: u32) -> String {
+        self.derive(&format!("webhook secret {id} {generation}"))
+    }
+
+    /// The id of the webhook that is made by the request with this idempotency key.
+    pub fn webhook_id_for(&self, idempotency_key: &str) -> String {
+        let derived = self.derive(&format!("webhook id {idempotency_key}"));
+        format!("w{}", &derived[..16])
+    }
+
+    /// The same test event when the request with this idempotency key is repeated.
+    pub fn test_name_for(&self, idempotency_key: &str) -> String {
+        self.derive(&format!("webhook test {idempotency_key}"))[..16].to_owned()
+    }
+
     /// Has the next request look at the keys anew.
     pub async fn forget_keys(&self) {
         self.keys.lock().await.read_at = None;

@@ -138,6 +138,7 @@ pub async fn requeue(
     Path(packet): Path<String>,
 ) -> Result<Json<Requeued>, Problem> {
     let (bucket, letter) = find(&admin, &packet).await?;
+    told(&admin, std::slice::from_ref(&letter)).await?;
     let requeued = bucket.requeue(None, &[letter.field]).await?;
     Ok(Json(Requeued { requeued }))
 }
@@ -159,9 +160,28 @@ pub async fn requeue_all(
     };
     let mut requeued = 0;
     for rain in rains(&admin, which.rain).await? {
-        requeued += dead::requeue_all(&admin.store.buckets(&rain), &filter).await?;
+        for bucket in admin.store.buckets(&rain) {
+            requeued += requeue_bucket(&admin, &bucket, &filter).await?;
+        }
     }
     Ok(Json(Requeued { requeued }))
+}
+
+async fn requeue_bucket(admin: &Admin, bucket: &Bucket, filter: &Filter) -> Result<u64, Problem> {
+    let (mut taken, mut cursor) = (0, Some(0));
+    while let Some(at) = cursor {
+        let (next, letters) = dead::page(bucket, filter, at).await?;
+        told(admin, &letters).await?;
+        let fields: Vec<String> = letters.into_iter().map(|letter| letter.field).collect();
+        taken += bucket.requeue(None, &fields).await?;
+        cursor = next;
+    }
+    Ok(taken)
+}
+
+/// Webhooks hear of a claim that died, even if its letter is gone before the steward has seen it.
+async fn told(admin: &Admin, letters: &[DeadLetter]) -> Result<(), Problem> {
+    Ok(crate::steward::dead::record(&admin.ledger, letters).await?)
 }
 
 #[derive(Deserialize)]
@@ -196,6 +216,7 @@ pub async fn discard(
         )));
     }
     let (bucket, letter) = find(&admin, &packet).await?;
+    told(&admin, std::slice::from_ref(&letter)).await?;
     let (returned, detail) = match admin
         .ledger
         .discard(&letter.claim, reason, now_ms())

@@ -46,6 +46,8 @@ mod server;
 pub mod signing;
 /// Rains by name.
 mod templates;
+/// Other people's servers that are told what happens.
+pub mod webhooks;
 /// Who has been paid, as pages, CSV, NDJSON.
 mod winners;
 /// A write, once however often it is sent, and in the log.
@@ -75,6 +77,7 @@ pub use server::{ListenError, Server};
 /// What every request may use.
 pub struct Admin {
     pub settings: config::Admin,
+    pub webhooks: config::Webhooks,
     /// Defaults of new rains.
     pub defaults: config::Steward,
     pub gate: auth::Gate,

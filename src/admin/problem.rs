@@ -96,10 +96,10 @@ impl From<LedgerError> for Problem {
             Url { .. } | Open { .. } | Migrate { .. } | Refused { .. } | Broken { .. } => {
                 Problem::new(500, "the ledger failed", text)
             }
-            NoRain(_) | NoSponsor(_) | NoApiKey(_) | NoTemplate(_) | NoSchedule(_) => {
-                Problem::not_found(text)
-            }
+            NoRain(_) | NoSponsor(_) | NoApiKey(_) | NoTemplate(_) | NoSchedule(_)
+            | NoWebhook(_) | NoDelivery(_) => Problem::not_found(text),
             ApiKeys => Problem::new(409, "too many keys", text),
+            Webhooks => Problem::new(409, "too many webhooks", text),
             SponsorTooPoor { .. } | EscrowTooPoor { .. } => {
                 Problem::new(409, "not enough money", text)
             }

@@ -7,9 +7,10 @@ use axum::routing::{MethodRouter, get, post};
 
 use super::caller::{Access, Module};
 use super::confirm::Confirms;
+use super::webhooks::deliveries;
 use super::{
     Admin, accounts, dead_letters, keys, live, log, pipeline, preview, rains, schedules, templates,
-    winners,
+    webhooks, winners,
 };
 
 /// What a route is about, named by the first parameter of its path: the log says it, and shows it as it was before a write.
@@ -23,6 +24,8 @@ pub enum Target {
     Template,
     Schedule,
     Key,
+    Webhook,
+    Delivery,
 }
 
 /// One line of the table. A route with [`Access::Write`] needs an idempotency key and is logged.
@@ -64,8 +67,10 @@ type Handler = MethodRouter<Arc<Admin>>;
 
 /// The table.
 pub fn all() -> Vec<(Route, Handler)> {
-    use Module::{Accounts, Audits, DeadLetters, Keys, Rains};
-    use Target::{Account, Key, Nothing, Packet, Rain, Schedule, Sponsor, Template};
+    use Module::{Accounts, Audits, DeadLetters, Keys, Rains, Webhooks};
+    use Target::{
+        Account, Delivery, Key, Nothing, Packet, Rain, Schedule, Sponsor, Template, Webhook,
+    };
     #[rustfmt::skip]
     let table = vec![
         read("/v1/accounts", "list_accounts", Accounts, Nothing, get(accounts::list))
@@ -152,6 +157,28 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("Gives a key a new secret; the old one stays good for a while").takes("Overlap").gives(200, "IssuedKey"),
         write("/v1/keys/{id}/revoke", "revoke_key", Keys, Key, post(keys::revoke))
             .says("Ends a key, for good").gives(200, "Key"),
+        read("/v1/webhooks", "list_webhooks", Webhooks, Nothing, get(webhooks::list))
+            .says("Servers that are told what happens, by id").gives(200, "Webhooks"),
+        write("/v1/webhooks", "create_webhook", Webhooks, Nothing, post(webhooks::create)).with_credential()
+            .says("Has a server told what happens").takes("NewWebhook").gives(201, "IssuedWebhook"),
+        read("/v1/webhooks/{id}", "show_webhook", Webhooks, Webhook, get(webhooks::show))
+            .says("One webhook").gives(200, "Webhook"),
+        write("/v1/webhooks/{id}/update", "update_webhook", Webhooks, Webhook, post(webhooks::change))
+            .says("Another address, other events, disabled or enabled").takes("WebhookChange").gives(200, "Webhook"),
+        write("/v1/webhooks/{id}/rotate", "rotate_webhook", Webhooks, Webhook, post(webhooks::rotate)).with_credential()
+            .says("Gives a webhook a new secret; for a while the old one signs, too").takes("Overlap").gives(200, "IssuedWebhook"),
+        write("/v1/webhooks/{id}/delete", "delete_webhook", Webhooks, Webhook, post(webhooks::delete))
+            .says("Ends a webhook, for good; what is pending for it is not sent").gives(200, "Webhook"),
+        write("/v1/webhooks/{id}/test", "test_webhook", Webhooks, Webhook, post(webhooks::test))
+            .says("Sends webhook.test, soon").gives(202, "Delivery"),
+        read("/v1/deliveries", "list_deliveries", Webhooks, Nothing, get(deliveries::list))
+            .says("What was sent and what is to be sent, newest first").gives(200, "Deliveries").query(&["state", "webhook", "limit", "cursor"]),
+        write("/v1/deliveries/resend", "resend_failed_deliveries", Webhooks, Nothing, post(deliveries::resend_failed))
+            .says("Sends all again that have failed").takes("WhichDeliveries").gives(200, "Resent"),
+        read("/v1/deliveries/{id}", "show_delivery", Webhooks, Delivery, get(deliveries::show))
+            .says("One delivery with what was sent and every try").gives(200, "DeliveryDetail"),
+        write("/v1/deliveries/{id}/resend", "resend_delivery", Webhooks, Delivery, post(deliveries::resend))
+            .says("Sends one again, whatever its state").gives(200, "Delivery"),
         read("/v1/log", "list_log", Audits, Nothing, get(log::list))
             .says("Who did what, newest first").gives(200, "Log").query(&["target", "limit", "cursor"]),
     ];

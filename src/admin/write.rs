@@ -21,10 +21,11 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::caller::Module;
 use super::guard::Admitted;
 use super::problem::Problem;
-use super::routes::Target;
-use super::{Admin, keys, signing};
+use super::routes::{Route, Target};
+use super::{Admin, keys, signing, webhooks};
 use crate::clock::now_ms;
 use crate::ledger::{AccountName, Begun, End, KEY_BYTES_MAX, Write};
 use crate::task;
@@ -120,7 +121,7 @@ async fn attempt(admitted: Admitted, next: Next) -> Result<Response, Problem> {
         }
     }
     crate::crash::point("write.begun");
-    let gives_credential = admitted.route.gives_credential;
+    let route = admitted.route;
     let request = admitted.into_request();
     let response = held(&admin, &key, &holder, next.run(request)).await;
     crate::crash::point("write.done");
@@ -129,7 +130,7 @@ async fn attempt(admitted: Admitted, next: Next) -> Result<Response, Problem> {
         Ok(body) => body.to_bytes(),
         Err(error) => return Err(Problem::new(500, "no answer", error.to_string())),
     };
-    let end = end_of(head.status, &body, gives_credential);
+    let end = end_of(head.status, &body, &route);
     if let Err(error) = admin.ledger.end_request(&key, &holder, &write, &end).await {
         // It is done; a repeat finds so, and the sweep logs it.
         tracing::warn!(%error, request = holder, "the end of a write cannot be recorded yet");
@@ -184,12 +185,12 @@ async fn held(
     }
 }
 
-fn end_of(status: StatusCode, body: &[u8], gives_credential: bool) -> End {
+fn end_of(status: StatusCode, body: &[u8], route: &Route) -> End {
     let text = String::from_utf8_lossy(body).into_owned();
-    let kept = if gives_credential {
-        keys::without_credential(&text)
-    } else {
-        text
+    let kept = match (route.gives_credential, route.module) {
+        (false, _) => text,
+        (true, Module::Webhooks) => webhooks::without_secret(&text),
+        (true, _) => keys::without_credential(&text),
     };
     let done = status.is_success();
     let problem: Value = serde_json::from_str(&kept).unwrap_or_default();
@@ -209,10 +210,11 @@ fn end_of(status: StatusCode, body: &[u8], gives_credential: bool) -> End {
 }
 
 fn replayed(admitted: &Admitted, status: u16, answer: String) -> Response {
-    let answer = if admitted.route.gives_credential {
-        keys::with_credential(&admitted.admin, &answer)
-    } else {
-        answer
+    let route = &admitted.route;
+    let answer = match (route.gives_credential, route.module) {
+        (false, _) => answer,
+        (true, Module::Webhooks) => webhooks::with_secret(&admitted.admin, &answer),
+        (true, _) => keys::with_credential(&admitted.admin, &answer),
     };
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     let mut response = (status, answer).into_response();
@@ -235,6 +237,8 @@ fn record_of(admitted: &Admitted, before: Option<Value>) -> Write {
         Target::Template => "template",
         Target::Schedule => "schedule",
         Target::Key => "key",
+        Target::Webhook => "webhook",
+        Target::Delivery => "delivery",
     };
     let target = match kind {
         "" => String::new(),
@@ -289,6 +293,14 @@ async fn snapshot(admin: &Admin, target: Target, parameter: &str) -> Option<Valu
         Target::Key => {
             let key = ledger.api_key(parameter).await.ok()?;
             serde_json::to_value(keys::Key::from(key)).ok()
+        }
+        Target::Webhook => {
+            let webhook = ledger.webhook(parameter).await.ok()?;
+            serde_json::to_value(webhooks::Webhook::from(webhook)).ok()
+        }
+        Target::Delivery => {
+            let delivery = webhooks::deliveries::one(admin, parameter).await;
+            serde_json::to_value(delivery.ok()?).ok()
         }
     }
 }

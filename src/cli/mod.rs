@@ -24,6 +24,8 @@ mod remote;
 mod schedules;
 /// A rain as it falls.
 mod watch;
+/// Other people's servers that are told what happens.
+mod webhooks;
 /// Who has been paid.
 mod winners;
 
@@ -87,6 +89,9 @@ enum Command {
     /// Keys of the admin API: list, show, create, rotate, revoke
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    /// Servers that are told what happens: list, create, update, rotate, delete, test; deliveries, and sending them again
+    #[command(subcommand)]
+    Webhooks(webhooks::WebhooksCommand),
     /// Who did what through the admin API, newest first
     Log(keys::LogFlags),
     /// Find every packet of a rain in exactly one place, every winner with exactly one credit
@@ -172,6 +177,9 @@ pub fn run() -> ExitCode {
         }),
         Command::Keys(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(keys::keys(&settings, command))
+        }),
+        Command::Webhooks(command) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(webhooks::webhooks(&settings, command))
         }),
         Command::Log(flags) => with_settings(&cli.settings, None, |settings| {
             in_runtime(keys::log(&settings, flags))

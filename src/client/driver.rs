@@ -45,6 +45,8 @@ pub struct Driver {
     gateway: usize,
     /// Hash of the token shown last.
     shown: u64,
+    /// Hash of the token in the last Hello.
+    greeted: u64,
 }
 
 /// One connection.
@@ -69,6 +71,7 @@ impl Driver {
             random,
             gateway,
             shown: 0,
+            greeted: 0,
         }
     }
 
@@ -122,7 +125,10 @@ impl Driver {
             CloseCode::TokenRevoked,
         ];
         let stale = refusal.known().is_some_and(|code| stale.contains(&code));
-        match stale && self.new_token().is_some() {
+        // One that was offered in between may have been refused too early: its key was not known everywhere yet.
+        let token = (self.login.token)();
+        let other = xxhash_rust::xxh3::xxh3_64(token.as_bytes()) != self.greeted;
+        match stale && other {
             true => Parting::Lost(format!("{refusal}; there is a new token")),
             false => parting,
         }
@@ -178,7 +184,8 @@ impl Driver {
         let socket = Socket::new(write, tls);
         let now = Instant::now();
         let token = (self.login.token)();
-        self.shown = xxhash_rust::xxh3::xxh3_64(token.as_bytes());
+        self.greeted = xxhash_rust::xxh3::xxh3_64(token.as_bytes());
+        self.shown = self.greeted;
         {
             let mut state = self.shared.lock();
             let hello = Hello {

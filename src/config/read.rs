@@ -104,6 +104,7 @@ impl Settings {
                 console_idle: r.ms("admin.console_idle_ms", 1_800_000, 50..=86_400_000),
                 console_session: r.ms("admin.console_session_ms", 43_200_000, 50..=7 * 86_400_000),
             },
+            webhooks: Self::webhooks(r),
             roles: known_roles,
             data_dir,
         };
@@ -257,6 +258,30 @@ impl Settings {
                 concurrency_max,
             }),
         }
+    }
+
+    fn webhooks(r: &mut Reader) -> Webhooks {
+        let day = 86_400_000;
+        let ca_file = PathBuf::from(r.text("webhooks.ca_file", ""));
+        let webhooks = Webhooks {
+            interval: r.ms("webhooks.interval_ms", 200, 5..=60_000),
+            timeout: r.ms("webhooks.timeout_ms", 5_000, 10..=60_000),
+            hold: r.ms("webhooks.hold_ms", 15_000, 100..=600_000),
+            retries: [
+                r.ms("webhooks.first_retry_ms", 30_000, 1..=day),
+                r.ms("webhooks.second_retry_ms", 60_000, 1..=day),
+                r.ms("webhooks.third_retry_ms", 180_000, 1..=day),
+            ],
+            keep: r.ms("webhooks.keep_ms", 7 * day, 1..=3_650 * day),
+            concurrency_max: r.count("webhooks.concurrency_max", 4, 1..=64),
+            allow_http: r.flag("webhooks.allow_http", false),
+            ca_file: Some(ca_file).filter(|path| path != Path::new("")),
+        };
+        if webhooks.hold < webhooks.timeout * 2 {
+            let problem = "must be at least twice webhooks.timeout_ms, or another process sends what is being sent";
+            r.fault("webhooks.hold_ms", problem.into());
+        }
+        webhooks
     }
 
     fn risk(r: &mut Reader) -> Option<Risk> {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::edge;
 use super::lane::{Waiting, bucket_for};
-use super::rains::RainView;
+use super::rains::{Phase, RainView};
 use super::risk::{Asked as AskedRisk, Verdict};
 use super::session::Session;
 use super::worker::Worker;
@@ -86,7 +86,7 @@ fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<Ra
     match local_answer(session, rain, bucket) {
         Some((outcome, packet)) => {
             if outcome == Outcome::NotOpen {
-                worker.tapped_early(session);
+                worker.tapped_early(session, rain);
             }
             worker.reply_grab(session, request_id, id, outcome, packet);
         }
@@ -182,7 +182,8 @@ fn is_closed(rain: &RainView) -> bool {
 /// Whoever could win must have the rain's key. After the close nobody can, and all may learn what they have won.
 fn has_key(rain: &RainView, key: &[u8]) -> bool {
     let needed = rain.snapshot.grab_key;
-    is_closed(rain) || needed.is_none_or(|needed| needed.opens_with(key))
+    let over = is_closed(rain) || rain.phase(now_ms() - CLOCK_SLACK_MS) == Phase::Closed;
+    over || needed.is_none_or(|needed| needed.opens_with(key))
 }
 
 fn local_answer(
@@ -197,7 +198,7 @@ fn local_answer(
         Some(Remembered::Barred) => return Some((Outcome::Barred, None)),
         // In a later version it may be sold out once more: the user may have won what came in between.
         Some(Remembered::SoldOut { version })
-            if rain.snapshot.sold_out && rain.snapshot.version == version =>
+            if rain.is_sold_out(now) && rain.snapshot.version == version =>
         {
             return Some((Outcome::SoldOut, None));
         }

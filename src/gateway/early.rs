@@ -9,8 +9,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::rains::RainView;
 use super::session::Session;
 use super::worker::Worker;
+use crate::clock::now_ms;
 use crate::config;
 use crate::rain::UserId;
 
@@ -121,8 +123,11 @@ impl Early {
 }
 
 impl Worker {
-    /// The session tapped before the opening.
-    pub(super) fn tapped_early(&self, session: &Session) {
+    /// The session tapped before the opening. A tap that only the node's clock calls early is nobody's fault.
+    pub(super) fn tapped_early(&self, session: &Session, rain: &RainView) {
+        if (rain.snapshot.opens_at_ms).is_some_and(|opens| opens <= now_ms()) {
+            return;
+        }
         let Some(user) = session.user().filter(|_| session.edge().is_none()) else {
             return;
         };
@@ -138,9 +143,13 @@ impl Worker {
         session.cool_until.set(self.early.cooling(user));
     }
 
-    /// How long the session must cool down yet, ms; 0: not at all.
+    /// How long the session must cool down yet, ms; 0: not at all. Another session of the user may have earned it.
     pub(super) fn cooling_ms(&self, session: &Session) -> u32 {
-        let Some(until) = session.cool_until.get() else {
+        let of_user = || {
+            let user = session.user().filter(|_| session.edge().is_none())?;
+            self.early.cooling(user)
+        };
+        let Some(until) = session.cool_until.get().or_else(of_user) else {
             return 0;
         };
         let left = until.saturating_duration_since(Instant::now());

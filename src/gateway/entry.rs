@@ -145,6 +145,11 @@ impl Worker {
         let session = Rc::new(Session::new(self.next_session_id(), transport, place));
         metrics::get().sessions.increment(1);
         self.enter(&session);
+        if self.draining() {
+            // Everybody else has been told by now.
+            let after = self.retry_after_ms();
+            session.go_away(self, CloseCode::Draining, "this gateway stops", after);
+        }
         let (worker, served) = (self.clone(), session.clone());
         tokio::task::spawn_local(async move {
             // What a session shares with others, it does not leave half done across a call that can panic.

@@ -282,7 +282,7 @@ impl Lane {
             (None, _) => grab.session.forget(id),
         }
         if outcome == Outcome::NotOpen {
-            worker.tapped_early(&grab.session);
+            worker.tapped_early(&grab.session, rain);
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
         if let Some(packet) = packet {

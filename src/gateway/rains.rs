@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::StreamExt;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,6 +22,8 @@ use crate::wire::{self, RainAnnounced, RainClosed, RainOpened, RainSoldOut, Serv
 
 /// How often all listed rains are read again: what a lost message costs at most.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How long a record that is not read again is believed, ms: two rounds may fail.
+const BELIEVED_MS: i64 = 3 * REFRESH.as_millis() as i64;
 /// Snapshots read at the same time.
 const READS_AT_ONCE: usize = 16;
 
@@ -65,6 +67,8 @@ impl BucketView {
 /// A rain as the gateway sees it.
 pub struct RainView {
     pub snapshot: Snapshot,
+    /// When the record was last read, or came, ms since 1970.
+    read_at_ms: AtomicI64,
     pub buckets: Arc<[BucketView]>,
 }
 
@@ -87,7 +91,16 @@ impl RainView {
             empty_until_ms: AtomicU64::new(0),
         };
         let buckets = tags(snapshot.rain, &snapshot.salts).map(view).collect();
-        RainView { snapshot, buckets }
+        RainView {
+            snapshot,
+            read_at_ms: AtomicI64::new(now_ms()),
+            buckets,
+        }
+    }
+
+    /// Whether nothing is left for certain. A record that could not be read again for a while does not tell: there may be a top-up.
+    pub fn is_sold_out(&self, now_ms: i64) -> bool {
+        self.snapshot.sold_out && now_ms - self.read_at_ms.load(Ordering::Relaxed) < BELIEVED_MS
     }
 
     /// By this machine's clock: good enough to tell people; whether a grab may win is decided by the node's own.
@@ -166,7 +179,7 @@ impl RainView {
         }))
     }
 
-    fn push_sold_out(&self) -> Bytes {
+    pub fn push_sold_out(&self) -> Bytes {
         let (rain_id, room) = (self.snapshot.rain.get(), self.snapshot.room.clone());
         encode(Message::RainSoldOut(RainSoldOut { rain_id, room }))
     }
@@ -244,11 +257,17 @@ impl Rains {
             let mut views = HashMap::clone(views);
             let id = fresh.snapshot.rain;
             let view = match views.get(&id) {
-                Some(known) if known.snapshot.version >= fresh.snapshot.version => return views,
+                Some(known) if known.snapshot.version >= fresh.snapshot.version => {
+                    if known.snapshot.version == fresh.snapshot.version {
+                        known.read_at_ms.fetch_max(now_ms(), Ordering::Relaxed);
+                    }
+                    return views;
+                }
                 Some(known) if known.snapshot.salts == fresh.snapshot.salts => {
                     known.buckets.iter().for_each(BucketView::forget_empty);
                     Arc::new(RainView {
                         snapshot: fresh.snapshot.clone(),
+                        read_at_ms: AtomicI64::new(now_ms()),
                         buckets: known.buckets.clone(),
                     })
                 }
@@ -295,11 +314,47 @@ impl Rains {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) {
-        let mut changes = self.store.watch_rains(tasks, stop.clone());
-        let mut progress = self.store.watch_progress(tasks, stop.clone());
-        let mut told: HashMap<RainId, (Phase, bool)> = HashMap::new();
+        let changes = self.store.watch_rains(tasks, stop.clone());
+        let progress = self.store.watch_progress(tasks, stop.clone());
+        let news = Notify::new();
+        // Side by side: a node that does not answer delays what it has to tell, and no opening that is known.
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.refresh_often(&news) => {}
+            () = self.follow(changes, &news) => {}
+            () = self.tell_on(progress, &news, &pushes) => {}
+        }
+    }
+
+    async fn refresh_often(&self, news: &Notify) {
         let mut refresh = tokio::time::interval(REFRESH);
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            refresh.tick().await;
+            if let Err(error) = self.refresh().await {
+                tracing::debug!(%error, "rains cannot be read now; those known stay");
+            }
+            news.notify_one();
+        }
+    }
+
+    async fn follow(&self, mut changes: mpsc::Receiver<RainId>, news: &Notify) {
+        while let Some(rain) = changes.recv().await {
+            if let Err(error) = self.find(rain).await {
+                tracing::debug!(%rain, %error, "a changed rain cannot be read now");
+            }
+            news.notify_one();
+        }
+        std::future::pending().await
+    }
+
+    async fn tell_on(
+        &self,
+        mut progress: mpsc::Receiver<Progress>,
+        news: &Notify,
+        pushes: &[mpsc::Sender<Push>],
+    ) {
+        let mut told: HashMap<RainId, (Phase, bool)> = HashMap::new();
         loop {
             let next = self
                 .views
@@ -311,21 +366,11 @@ impl Rains {
                 Duration::from_millis((at - now_ms()).max(0) as u64)
             });
             tokio::select! {
-                () = stop.cancelled() => return,
-                _ = refresh.tick() => {
-                    if let Err(error) = self.refresh().await {
-                        tracing::debug!(%error, "rains cannot be read now; those known stay");
-                    }
-                }
-                Some(rain) = changes.recv() => {
-                    if let Err(error) = self.find(rain).await {
-                        tracing::debug!(%rain, %error, "a changed rain cannot be read now");
-                    }
-                }
-                Some(progress) = progress.recv() => self.tell_progress(progress, &pushes),
+                () = news.notified() => {}
+                Some(progress) = progress.recv() => self.tell_progress(progress, pushes),
                 () = tokio::time::sleep(wait) => {}
             }
-            self.tell(&mut told, &pushes).await;
+            self.tell(&mut told, pushes).await;
         }
     }
 

@@ -21,6 +21,7 @@ use super::admission::{self, Remembered};
 use super::edge::Edge;
 use super::inbox;
 use super::limits::{Place, Verdict};
+use super::rains::Phase;
 use super::token::Credentials;
 use super::transport::Transport;
 use super::worker::{LINGER, Worker};
@@ -34,6 +35,8 @@ use crate::wire::{ClientFrame, CloseCode, GoAway, Outcome, Pong, Refused, Server
 
 /// Rains whose outcome a session remembers; more are asked of Redis again.
 const REMEMBERED_RAINS: usize = 2;
+/// A Watch looks through all rains that are known.
+const WATCH_COST: u32 = 10;
 /// Reads in a row before other sessions get their turn.
 const READS_IN_A_ROW: usize = 8;
 
@@ -171,10 +174,16 @@ impl Session {
                     if ready.is_writable() && self.flush().is_err() {
                         return;
                     }
-                    if !closing && ready.is_readable() && self.read(worker).is_err() {
-                        return;
-                    }
+                    let more = match !closing && ready.is_readable() {
+                        true => self.read(worker),
+                        false => Ok(false),
+                    };
                     worker.flush_dirty();
+                    match more {
+                        Err(_) => return,
+                        Ok(true) => tokio::task::yield_now().await,
+                        Ok(false) => {}
+                    }
                 }
                 () = self.wake.notified() => {}
             }
@@ -194,12 +203,12 @@ impl Session {
         while !self.gone.get() {
             tokio::select! {
                 ready = socket.readable() => {
-                    let mut buffer = worker.read_buffer.borrow_mut();
-                    match socket.try_read(&mut buffer) {
+                    let read = socket.try_read(&mut worker.read_buffer.borrow_mut());
+                    match read {
                         Ok(0) => return,
                         Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
                         _ if ready.is_err() => return,
-                        _ => {}
+                        _ => tokio::task::yield_now().await,
                     }
                 }
                 () = self.wake.notified() => {}
@@ -207,8 +216,9 @@ impl Session {
         }
     }
 
-    /// Reads what is there and answers it. An error ends the session; so does the client's end of the stream.
-    fn read(self: &Rc<Self>, worker: &Rc<Worker>) -> io::Result<()> {
+    /// Reads what is there and answers it; true if there is more, and it is others' turn. An error ends the session; so does the client's end of
+    /// the stream.
+    fn read(self: &Rc<Self>, worker: &Rc<Worker>) -> io::Result<bool> {
         let mut buffer = worker.read_buffer.borrow_mut();
         for _ in 0..READS_IN_A_ROW {
             match self.transport.try_read(&mut buffer) {
@@ -219,17 +229,17 @@ impl Session {
                     self.frame_cut(worker);
                     if n < buffer.len() {
                         self.transport.is_drained();
-                        return Ok(());
+                        return Ok(false);
                     }
                     if self.closing.get().is_some() {
-                        return Ok(());
+                        return Ok(false);
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn feed(self: &Rc<Self>, worker: &Rc<Worker>, bytes: &[u8]) {
@@ -285,6 +295,21 @@ impl Session {
         verdict
     }
 
+    /// Whether the rates allow a request that costs as much as so many taps.
+    pub(super) fn may_cost(&self, worker: &Worker, taps: u32) -> bool {
+        (1..taps).all(|_| self.one_more(worker) == Verdict::Within)
+    }
+
+    pub(super) fn refuse_too_many(self: &Rc<Self>, worker: &Worker, request_id: u64) {
+        let reason = "more frames a second than allowed".to_owned();
+        let code = CloseCode::TooManyRequests as i32;
+        self.send(
+            worker,
+            request_id,
+            Message::Refused(Refused { code, reason }),
+        );
+    }
+
     /// A frame beyond the rates: its request is not carried out.
     fn too_many(self: &Rc<Self>, worker: &Worker, frame: ClientFrame) {
         match (frame.request, self.user()) {
@@ -296,12 +321,7 @@ impl Session {
                 None,
                 worker.retry_after_ms(),
             ),
-            (Some(_), Some(_)) => {
-                let reason = "more frames a second than allowed".to_owned();
-                let code = CloseCode::TooManyRequests as i32;
-                let refused = Message::Refused(Refused { code, reason });
-                self.send(worker, frame.request_id, refused);
-            }
+            (Some(_), Some(_)) => self.refuse_too_many(worker, frame.request_id),
             (_, None) | (None, _) => self.leave_us(worker),
         }
     }
@@ -387,6 +407,9 @@ impl Session {
     }
 
     fn watch(self: &Rc<Self>, worker: &Rc<Worker>, id: u64, room: String) {
+        if !self.may_cost(worker, WATCH_COST) {
+            return self.refuse_too_many(worker, id);
+        }
         // The same alphabet as a user's: it leaves out what has a meaning somewhere on the way.
         if !room.is_empty() && UserId::new(&room).is_err() {
             let reason = "a room is 0 to 64 characters from A-Z a-z 0-9 . _ @ : + = / -".to_owned();
@@ -410,6 +433,9 @@ impl Session {
             for rain in worker.rains.in_room(&room) {
                 if let Some(frame) = rain.push(rain.phase(now)) {
                     self.send_bytes(worker, &frame);
+                }
+                if rain.snapshot.sold_out && rain.phase(now) == Phase::Open {
+                    self.send_bytes(worker, &rain.push_sold_out());
                 }
                 // Known before the first tap.
                 admission::ask_ahead(worker, self, &rain);

@@ -50,7 +50,8 @@ impl Transport {
     }
 
     /// The last read left room in its buffer, so the plain socket was empty: it is asked again after the kernel's next word, and not only to hear
-    /// `WouldBlock`. The end of the stream stays marked.
+    /// `WouldBlock`. The end of the stream stays marked. Only where the runtime that polls the socket is on this very thread: elsewhere news that
+    /// came since the read would be lost.
     pub fn is_drained(&self) {
         if let Transport::Plain(socket) = self {
             let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());

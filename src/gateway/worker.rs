@@ -434,8 +434,9 @@ impl Worker {
     pub fn nothing_left(&self, rain: &RainView) -> Outcome {
         let (id, version) = (rain.snapshot.rain, rain.snapshot.version);
         let now = self.rains.get(id);
-        let unchanged = now.is_some_and(|now| now.snapshot.version == version);
-        if rain.snapshot.sold_out && unchanged {
+        let still =
+            |now: Arc<RainView>| now.snapshot.version == version && now.is_sold_out(now_ms());
+        if now.is_some_and(still) {
             Outcome::SoldOut
         } else {
             Outcome::Missed
@@ -472,8 +473,8 @@ impl Worker {
         let outcome = Outcome::CoolingDown;
         // Whoever goes on tapping before the opening waits longer.
         let early = self.rains.get(rain);
-        if early.is_some_and(|rain| rain.phase(now_ms()) < Phase::Open) {
-            self.tapped_early(session);
+        if let Some(rain) = early.filter(|rain| rain.phase(now_ms()) < Phase::Open) {
+            self.tapped_early(session, &rain);
         }
         self.reply_grab_raw(session, request_id, rain.get(), outcome, None, after_ms);
     }
@@ -509,7 +510,10 @@ impl Worker {
             .rains
             .get(rain)
             .and_then(|rain| rain.snapshot.opens_at_ms);
-        let left = opens.map_or(0, |opens| (opens - now_ms()).max(0)) as u64;
+        // Whoever waits as long as it is told to never taps too early too often, even if nobody knows when.
+        let unknown = self.settings.early_window.as_millis() as i64
+            / i64::from(self.settings.early_taps_max.max(1));
+        let left = opens.map_or(unknown, |opens| (opens - now_ms()).max(0)) as u64;
         // Nobody is told to come later than in ten seconds: the opening may be brought forward.
         left.min(10_000) as u32 + self.retry_after_ms() / 4
     }

@@ -84,6 +84,12 @@ pub enum LedgerError {
     NoApiKey(String),
     #[error("{max} keys are in use: revoke one first", max = super::API_KEYS_MAX)]
     ApiKeys,
+    #[error("webhook {0} does not exist")]
+    NoWebhook(String),
+    #[error("there are {max} webhooks: delete one first", max = super::WEBHOOKS_MAX)]
+    Webhooks,
+    #[error("delivery {0} does not exist")]
+    NoDelivery(i64),
     #[error("rain {rain}: {source}")]
     Step {
         rain: RainId,
@@ -141,6 +147,7 @@ impl LedgerError {
             AccountName(_) | Cursor(_) => false,
             NoSponsor(_) | SponsorTooPoor { .. } | NoRain(_) | Step { .. } => false,
             NoApiKey(_) | ApiKeys => false,
+            NoWebhook(_) | Webhooks | NoDelivery(_) => false,
             EscrowTooPoor { .. } | RequestKeyReused { .. } => false,
             TopUp { .. } | Over { .. } | TopUpKeyReused { .. } => false,
             NoTemplate(_) | TemplateExists(_) | TemplateInUse { .. } => false,

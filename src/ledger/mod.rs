@@ -31,10 +31,14 @@ mod create;
 mod credit;
 /// Statements to either store, transactions.
 mod db;
+/// Deliveries of events: held, tried, sent again.
+mod deliveries;
 /// A row in the journal of entries, written once per key.
 mod entry;
 /// What can go wrong, and what the caller can do about it.
 mod error;
+/// The outbox: what has happened, for webhooks.
+mod events;
 /// The endpoint of a company's balance system: requests, signatures, answers.
 mod http_balance;
 /// From a URL to an open store with its tables.
@@ -51,6 +55,8 @@ mod schedules;
 mod statement;
 /// Packets and money added to a rain that exists; which parts of it are loaded.
 mod top_ups;
+/// Whom to tell of what.
+mod webhooks;
 
 pub use accounts::{Account, AccountName};
 pub use api_keys::{API_KEYS_MAX, ApiKey, Rotation};
@@ -59,8 +65,10 @@ pub use books::{Books, Credit, Difference, Overdrawn, RainTotals};
 pub use console_sessions::{CONSOLE_SESSIONS_PER_KEY, ConsoleSession};
 pub use create::Rehearsed;
 pub use credit::{Refusal, Verdict};
+pub use deliveries::{After, Attempt, Backlog, Delivery, DeliveryState, DeliveryStateError};
 pub use entry::{Booking, Kind};
 pub use error::LedgerError;
+pub use events::{BuriedClaim, EventKind, EventKindError};
 pub use http_balance::{Endpoint, EndpointSettings};
 pub use open::{look, without_password};
 pub use requests::{Begun, End, LogLine, Write};
@@ -68,6 +76,7 @@ pub use returned::Discard;
 pub use schedules::{NewSchedule, Noted, Opening, Schedule, Template};
 pub use statement::{Cursor, Line};
 pub use top_ups::ToppedUp;
+pub use webhooks::{WEBHOOKS_MAX, Webhook, WebhookChange};
 
 use db::Db;
 

@@ -3,6 +3,7 @@ use crate::rain::{Part, Parts, Rain, RainId, Step, Window};
 
 use super::db::{Row, Tx};
 use super::error::LedgerError;
+use super::events::Event;
 use super::{Ledger, page_rows};
 
 /// Rains with all their parts, in one statement and so of one instant: a row for each top-up, or one for a rain without, in the columns
@@ -71,13 +72,13 @@ impl Ledger {
     /// `Step::Load` records the packets of the creation; for those of top-ups there is `Ledger::loaded`. Not for `Step::Refund` and
     /// `Step::TopUp`, which move money: those are `Ledger::refund` and `Ledger::top_up`, and are refused here.
     pub async fn step(&self, id: RainId, step: Step) -> Result<Rain, LedgerError> {
-        self.change(id, step, |window| window).await
+        self.change(id, step, None, |window| window).await
     }
 
     /// `Step::Open`. A rain that is opened before its time, or has none, opens now: its window begins at `at_ms`, and lasts as long as
     /// it was to last.
     pub async fn open_rain(&self, id: RainId, at_ms: i64) -> Result<Rain, LedgerError> {
-        self.change(id, Step::Open, |window| Window {
+        self.change(id, Step::Open, Some(at_ms), |window| Window {
             opens_at_ms: Some(
                 window
                     .opens_at_ms
@@ -91,12 +92,14 @@ impl Ledger {
     /// `Step::Close`. A rain that is closed before its time has its window cut off at `at_ms`, so that `Window::closes_at_ms` says when
     /// it did close; one that never opened keeps its window.
     pub async fn close_rain(&self, id: RainId, at_ms: i64) -> Result<Rain, LedgerError> {
-        self.change(id, Step::Close, |window| match window.opens_at_ms {
-            Some(opens_at_ms) if opens_at_ms < at_ms => Window {
-                duration_ms: window.duration_ms.min(at_ms - opens_at_ms),
-                ..window
-            },
-            Some(_) | None => window,
+        self.change(id, Step::Close, Some(at_ms), |window| {
+            match window.opens_at_ms {
+                Some(opens_at_ms) if opens_at_ms < at_ms => Window {
+                    duration_ms: window.duration_ms.min(at_ms - opens_at_ms),
+                    ..window
+                },
+                Some(_) | None => window,
+            }
         })
         .await
     }
@@ -110,10 +113,24 @@ impl Ledger {
 
     /// Records that all packets were seen won by somebody who knew the rain as `version`. If it has changed since, that may have been a
     /// top-up, and nothing is recorded.
-    pub async fn set_sold_out_if(&self, id: RainId, version: i64) -> Result<Rain, LedgerError> {
+    pub async fn set_sold_out_if(
+        &self,
+        id: RainId,
+        version: i64,
+        at_ms: i64,
+    ) -> Result<Rain, LedgerError> {
         let sql = "UPDATE rains SET sold_out = 1, version = version + 1 WHERE id = $1 AND version = $2 AND sold_out = 0";
         let values = vec![sql_rain(id).into(), version.into()];
-        self.update(id, sql, values).await
+        let mut tx = self.db.begin("recording that a rain is sold out").await?;
+        let new = tx.execute(sql, values).await? == 1;
+        let rain = tx.rain(id).await?;
+        if new {
+            tx.tell(&Event::sold_out(&rain, at_ms)).await?;
+            crate::crash::point("sold_out.written");
+        }
+        tx.commit().await?;
+        crate::crash::point("sold_out.recorded");
+        Ok(rain)
     }
 
     /// Records that packets have come back: a node that had forgotten them was repaired.
@@ -148,6 +165,7 @@ impl Ledger {
         &self,
         id: RainId,
         step: Step,
+        at_ms: Option<i64>,
         window: impl Fn(Window) -> Window + Send,
     ) -> Result<Rain, LedgerError> {
         let mut tx = self.db.begin("changing the state of a rain").await?;
@@ -159,7 +177,7 @@ impl Ledger {
                 ),
             }),
             Step::Load | Step::Open | Step::Pause | Step::Resume | Step::Close | Step::Finish => {
-                tx.step(id, step, window).await
+                tx.step(id, step, at_ms, window).await
             }
         };
         match changed {
@@ -189,11 +207,13 @@ impl Tx {
     }
 
     /// Takes the step if nobody else has changed the rain since we looked at it, and looks again if somebody has: the version is the
-    /// guard, and `State::after` the only rule.
+    /// guard, and `State::after` the only rule. An opening and a close are told to webhooks; `at_ms` is when they happened, if not by the
+    /// rain's own window.
     pub(super) async fn step(
         &mut self,
         id: RainId,
         step: Step,
+        at_ms: Option<i64>,
         window: impl Fn(Window) -> Window,
     ) -> Result<Stepped, LedgerError> {
         for _ in 0..CHANGE_TRIES_MAX {
@@ -220,6 +240,10 @@ impl Tx {
             if self.execute(sql, values).await? == 1 {
                 rain.parts.first_mut().loaded = loaded;
                 (rain.state, rain.window, rain.version) = (state, window, rain.version + 1);
+                if let Some(event) = event_of(&rain, step, at_ms) {
+                    self.tell(&event).await?;
+                    crate::crash::point("event.written");
+                }
                 return Ok(Stepped { rain, new: true });
             }
         }
@@ -227,6 +251,23 @@ impl Tx {
             doing: "changing a rain that others keep changing",
             source: sqlx::Error::RowNotFound,
         })
+    }
+}
+
+/// What a step is for those who wait for news. A refund is told with its money.
+fn event_of(rain: &Rain, step: Step, at_ms: Option<i64>) -> Option<Event> {
+    let (window, created) = (rain.window, rain.created_at_ms);
+    match step {
+        Step::Open => {
+            let at_ms = at_ms.or(window.opens_at_ms).unwrap_or(created);
+            Some(Event::opened(rain, at_ms))
+        }
+        Step::Close => {
+            let at_ms = at_ms.or(window.closes_at_ms()).unwrap_or(created);
+            Some(Event::closed(rain, at_ms))
+        }
+        Step::Load | Step::Pause | Step::Resume => None,
+        Step::TopUp | Step::Refund | Step::Finish => None,
     }
 }
 

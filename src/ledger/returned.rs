@@ -5,6 +5,7 @@ use super::accounts::AccountName;
 use super::db::Tx;
 use super::entry::{Booking, Entry, Kind, Recorded, sql_packet};
 use super::error::LedgerError;
+use super::events::Event;
 
 /// The answer to a discard.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,12 +144,14 @@ impl Tx {
         at_ms: i64,
     ) -> Result<Booking, LedgerError> {
         // The step first: it locks the rain, so of two refunds at once the second waits here and then finds the first.
-        let stepped = self.step(id, Step::Refund, |window| window).await?;
+        let stepped = self
+            .step(id, Step::Refund, Some(at_ms), |window| window)
+            .await?;
         let entry = Entry {
             key: format!("refund:{id}"),
             kind: Kind::Refund,
             from: AccountName::Escrow(id),
-            to: AccountName::Sponsor(stepped.rain.sponsor),
+            to: AccountName::Sponsor(stepped.rain.sponsor.clone()),
             cents,
             rain: Some(id),
             packet: None,
@@ -166,6 +169,9 @@ impl Tx {
                 },
             });
         }
+        self.tell(&Event::refunded(&stepped.rain, cents, at_ms))
+            .await?;
+        crate::crash::point("refund.written");
         if cents == Cents::ZERO {
             return Ok(Booking::Done);
         }

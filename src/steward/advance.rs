@@ -66,7 +66,7 @@ impl Steward {
                 let census = self.census(&rain).await?;
                 self.tell_progress(&rain, &census).await;
                 if is_sold_out(&rain, &census) {
-                    let rain = self.ledger.set_sold_out_if(rain.id, rain.version).await?;
+                    let rain = self.sold_out(&rain).await?;
                     if rain.sold_out && !rain.state.is_closed() {
                         self.apply(&rain).await?;
                     }
@@ -75,6 +75,7 @@ impl Steward {
             }
             State::Closed => {
                 self.shut(&rain).await?;
+                let rain = self.sold_out_at_last(rain).await?;
                 self.refund_when_due(&rain).await
             }
             State::Refunded => {
@@ -92,6 +93,8 @@ impl Steward {
         if rain.parts.are_loaded() {
             return Ok(());
         }
+        // Told again: of what was told a moment ago nobody may have heard.
+        self.store.publish(&Snapshot::of(rain)).await?;
         match self.load(rain, Missing::TopUps).await? {
             Load::Slice => Ok(()),
             Load::Shut => self.called_off(rain).await,
@@ -213,6 +216,31 @@ impl Steward {
             });
         }
         Ok(())
+    }
+
+    async fn sold_out(&self, rain: &Rain) -> Result<Rain, StewardError> {
+        crate::crash::point("sold_out.seen");
+        let recorded = self
+            .ledger
+            .set_sold_out_if(rain.id, rain.version, now_ms())
+            .await?;
+        Ok(recorded)
+    }
+
+    /// The last packets may go in the instant before the close, or while no steward is at work: then it is found out here. The gates are
+    /// shut, so one look is enough.
+    async fn sold_out_at_last(&self, rain: Rain) -> Result<Rain, StewardError> {
+        if rain.sold_out || self.applied(rain.id).counted_after_close {
+            return Ok(rain);
+        }
+        let census = self.census(&rain).await?;
+        let rain = if is_sold_out(&rain, &census) {
+            self.sold_out(&rain).await?
+        } else {
+            rain
+        };
+        self.remember(rain.id, |applied| applied.counted_after_close = true);
+        Ok(rain)
     }
 
     async fn census(&self, rain: &Rain) -> Result<Census, StewardError> {

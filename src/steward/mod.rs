@@ -9,6 +9,8 @@ mod advance;
 pub mod audit;
 /// Packets to where people tap in vain.
 mod balance;
+/// Dead letters, told to webhooks.
+pub mod dead;
 /// Amounts into pools, chunk by chunk.
 mod load;
 /// What is left goes back to the sponsor.
@@ -51,6 +53,8 @@ struct Applied {
     suspicion: Option<repair::Suspicion>,
     /// Nodes that were said to be too weak for the rain's durability.
     weak_nodes: usize,
+    /// After the close it was looked whether the last packet had gone.
+    counted_after_close: bool,
     /// When the gateways were told how many packets are left.
     progress_at: Option<Instant>,
 }
@@ -66,6 +70,10 @@ pub struct Steward {
 /// Starts the steward's rounds. They end when `stop` is cancelled, within one step; then the leases are released.
 pub fn start(steward: Arc<Steward>, tasks: &TaskTracker, stop: &CancellationToken) {
     let (tracker, stop) = (tasks.clone(), stop.clone());
+    let (teller, told) = (steward.clone(), stop.clone());
+    crate::task::spawn(tasks, "steward.dead", async move {
+        told.run_until_cancelled(teller.tell_of_the_dead()).await;
+    });
     let terms = steward.settings.lease;
     let leases = FencedLeases::new(steward.store.clone(), terms, tasks, &stop);
     crate::task::spawn(tasks, "steward", async move {

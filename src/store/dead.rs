@@ -92,23 +92,18 @@ pub async fn find(
     Ok(None)
 }
 
-/// Takes every letter that the filter accepts back into the delay queue. Returns how many.
-pub async fn requeue_all(buckets: &[Bucket], filter: &Filter) -> Result<u64, StoreError> {
-    let mut taken = 0;
-    for bucket in buckets {
-        let mut cursor = Some(0);
-        while let Some(at) = cursor {
-            let (next, letters) = bucket.dead_scan(at).await?;
-            let accepted = letters
-                .into_iter()
-                .flatten()
-                .filter(|letter| filter.accepts(letter));
-            let fields: Vec<String> = accepted.map(|letter| letter.field).collect();
-            taken += bucket.requeue(None, &fields).await?;
-            cursor = (next != 0).then_some(next);
-        }
-    }
-    Ok(taken)
+/// One step of a walk over the letters of a bucket that the filter accepts, from cursor 0 until the next one is `None`.
+pub async fn page(
+    bucket: &Bucket,
+    filter: &Filter,
+    cursor: u64,
+) -> Result<(Option<u64>, Vec<DeadLetter>), StoreError> {
+    let (next, letters) = bucket.dead_scan(cursor).await?;
+    let accepted = letters
+        .into_iter()
+        .flatten()
+        .filter(|letter| filter.accepts(letter));
+    Ok(((next != 0).then_some(next), accepted.collect()))
 }
 
 impl Bucket {

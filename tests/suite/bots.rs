@@ -105,6 +105,39 @@ async fn who_taps_before_the_opening_too_often_cools_down_past_it_and_others_do_
     );
 }
 
+/// Nobody knows when the rain opens: the waits that NOT_OPEN named were so short that a client which obeyed them was cooled down.
+#[tokio::test]
+async fn who_waits_as_long_as_it_is_told_to_never_cools_down() {
+    let server = Server::start(&[
+        "gateway.early_taps_max=4",
+        "gateway.early_window_ms=2000",
+        "gateway.retry_after_ms=20",
+    ]);
+    let rain = rain_like(&server, &new_rain(100, 10_000)).await;
+    let mut anna = Raw::user(&server, "anna").await;
+    let told = anna.grab(rain.get()).await;
+    assert_eq!(told.outcome(), Outcome::NotOpen);
+    // Four in two seconds are allowed.
+    assert!((500..=600).contains(&told.retry_after_ms), "{told:?}");
+}
+
+/// The second session was open before the first one had to cool down.
+#[tokio::test]
+async fn a_user_cools_down_on_every_session_at_once() {
+    let server = Server::start(&["gateway.early_taps_max=3"]);
+    let rain = rain_like(&server, &new_rain(100, 10_000)).await;
+    let mut sessions = [
+        Raw::user(&server, "bot").await,
+        Raw::user(&server, "bot").await,
+    ];
+    for _ in 0..4 {
+        let result = sessions[0].grab(rain.get()).await;
+        assert_eq!(result.outcome(), Outcome::NotOpen);
+    }
+    let result = sessions[1].grab(rain.get()).await;
+    assert_eq!(result.outcome(), Outcome::CoolingDown);
+}
+
 #[tokio::test]
 async fn a_rains_key_is_first_told_when_it_opens_and_without_it_nobody_wins() {
     let server = Server::start(&[]);

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use hongbao::client::admin::{AdminClient, AdminError};
 use hongbao::rain::{Claim, PacketId, RainId, State, UserId};
-use hongbao::store::dead::{Filter, list, requeue_all};
+use hongbao::store::bucket::Bucket;
+use hongbao::store::dead::{Filter, list, page};
 
 use crate::support::bench::Bench;
 use crate::support::eventually;
@@ -28,6 +29,18 @@ async fn buried(users: u32) -> (Server, RainId) {
         })
         .await;
     (server, rain)
+}
+
+/// Takes every letter that the filter accepts back into the delay queue. Returns how many.
+async fn requeue_all(bucket: &Bucket, filter: &Filter) -> u64 {
+    let (mut taken, mut cursor) = (0, Some(0));
+    while let Some(at) = cursor {
+        let (next, letters) = page(bucket, filter, at).await.unwrap();
+        let fields: Vec<String> = letters.into_iter().map(|letter| letter.field).collect();
+        taken += bucket.requeue(None, &fields).await.unwrap();
+        cursor = next;
+    }
+    taken
 }
 
 async fn all(admin: &AdminClient, rain: RainId) -> Vec<PacketId> {
@@ -264,11 +277,8 @@ async fn a_hundred_thousand_dead_letters_are_listed_and_requeued() {
         }
     }
     assert_eq!(found, 10_000);
-    assert_eq!(requeue_all(&buckets, &conflicts).await.unwrap(), 10_000);
-    assert_eq!(
-        requeue_all(&buckets, &Filter::default()).await.unwrap(),
-        90_000
-    );
+    assert_eq!(requeue_all(&buckets[0], &conflicts).await, 10_000);
+    assert_eq!(requeue_all(&buckets[0], &Filter::default()).await, 90_000);
     let census = buckets[0].census().await.unwrap();
     assert_eq!((census.dead, census.retrying), (0, 100_000));
     println!(

@@ -58,3 +58,5 @@ mod topology;
 mod transfers;
 /// The trust of the admin API: keys, signatures, idempotency, the log.
 mod trust;
+/// Other people's servers that are told what happens.
+mod webhooks;

@@ -85,6 +85,29 @@ async fn watchers_see_the_packets_go_at_most_five_times_a_second() {
     assert!(count > told.len() as f64, "{line:?}");
 }
 
+/// A second RainOpened means that there is more: who comes late must not take the first one for that.
+#[tokio::test]
+async fn who_comes_when_all_is_gone_hears_that_too() {
+    let server = Server::start(&[]);
+    let rain = server.open_rain(5, 500).await;
+    let mut early = Raw::user(&server, "early").await;
+    early.watch("quiz").await;
+    let mut edge = Raw::edge(&server, "edge-1").await;
+    for user in 0..5 {
+        let result = edge.grab_as(rain.get(), &format!("user-{user}")).await;
+        assert_eq!(result.outcome(), Outcome::Won);
+    }
+    let hears = async |raw: &mut Raw| loop {
+        if let Some(Message::RainSoldOut(push)) = raw.receive().await.unwrap().message {
+            return push.rain_id;
+        }
+    };
+    assert_eq!(hears(&mut early).await, rain.get());
+    let mut late = Raw::user(&server, "late").await;
+    late.watch("quiz").await;
+    assert_eq!(hears(&mut late).await, rain.get());
+}
+
 #[tokio::test]
 async fn a_large_room_is_told_less_often_and_none_when_the_setting_says_so() {
     // Ten watchers with ten frames a second: one push a second.

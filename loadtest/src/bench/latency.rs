@@ -128,12 +128,14 @@ fn direct(redis: &mut Redis, rate: f64, setup: &Setup) -> Result<Swarm<resp::Red
     let command = [
         "EVALSHA",
         &script,
-        "4",
+        "5",
         gate,
         "hb:{1.0.0}:pool",
         "hb:{1.0.0}:winners",
         "hb:{1.0.0}:claims",
+        "hb:{1.0.0}:dead",
         "here",
+        "0",
     ];
     connected(resp::Redis::new(&command), redis.address, SESSIONS)
 }

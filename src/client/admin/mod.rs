@@ -6,6 +6,8 @@
 mod send;
 /// What goes in and comes out.
 mod shapes;
+/// Webhooks and their deliveries.
+mod webhooks;
 
 use std::time::Duration;
 
@@ -17,6 +19,7 @@ use crate::admin::signing::Credential;
 use crate::rain::{Cents, PacketId, RainId};
 pub(super) use send::chain;
 pub use shapes::*;
+pub use webhooks::*;
 
 /// One request, unless it is known to take longer.
 pub(in crate::client) const CALL: Duration = Duration::from_secs(15);

@@ -18,6 +18,8 @@ mod schedules;
 mod storm;
 /// Packets and money added to a rain that exists.
 mod top_ups;
+/// The outbox and its deliveries.
+mod webhooks;
 
 use hongbao::ledger::{Ledger, LedgerSettings, Verdict};
 use hongbao::rain::split::{Rule, Seed, Split};

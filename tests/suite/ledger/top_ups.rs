@@ -383,7 +383,7 @@ async fn a_rain_is_never_recorded_as_sold_out_by_somebody_who_missed_a_top_up(st
     let sold_out = async |version| {
         let rain = store
             .ledger
-            .set_sold_out_if(rain.id, version)
+            .set_sold_out_if(rain.id, version, 5)
             .await
             .unwrap();
         (rain.sold_out, rain.version)
@@ -501,6 +501,7 @@ async fn a_ledger_of_the_first_release_keeps_its_rains(store: Store) {
     store
         .sql(
             "DROP TABLE top_ups; DROP TABLE api_keys; DROP TABLE requests; DROP TABLE log; DROP TABLE openings; DROP TABLE schedules;
+             DROP TABLE delivery_attempts; DROP TABLE deliveries; DROP TABLE events; DROP TABLE webhooks;
              DROP TABLE templates; DROP TABLE console_sessions; ALTER TABLE rains DROP COLUMN key_required; ALTER TABLE rains DROP COLUMN announce_at_ms;
              DELETE FROM _sqlx_migrations WHERE version > 1",
         )

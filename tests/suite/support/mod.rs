@@ -16,6 +16,8 @@ pub mod postgres;
 pub mod prometheus;
 /// A link that can be cut.
 pub mod proxy;
+/// A receiver of webhooks that misbehaves on command.
+pub mod receiver;
 /// Real `redis-server` processes.
 pub mod redis;
 /// Primaries, their replicas, and sentinels.

@@ -239,6 +239,26 @@ async fn every_operation_answers_as_the_page_says() {
     call("GET", &of_key, "").await;
     call("POST", &format!("{of_key}/revoke"), "{}").await;
     call("GET", "/v1/keys", "").await;
+    let new =
+        r#"{"url":"http://127.0.0.1:9/","events":["rain.opened","claim.dead"],"enabled":true}"#;
+    let made = call("POST", "/v1/webhooks", new).await;
+    let hook = format!("/v1/webhooks/{}", made["id"].as_str().unwrap());
+    call(
+        "POST",
+        &format!("{hook}/update"),
+        r#"{"events":["rain.closed"]}"#,
+    )
+    .await;
+    call("POST", &format!("{hook}/rotate"), r#"{"overlap_ms":1000}"#).await;
+    let sent = call("POST", &format!("{hook}/test"), "{}").await;
+    let sent = format!("/v1/deliveries/{}", sent["id"]);
+    call("GET", &sent, "").await;
+    call("GET", "/v1/deliveries?state=pending&limit=5", "").await;
+    call("POST", &format!("{sent}/resend"), "{}").await;
+    call("POST", "/v1/deliveries/resend", "{}").await;
+    call("GET", &hook, "").await;
+    call("GET", "/v1/webhooks", "").await;
+    call("POST", &format!("{hook}/delete"), "{}").await;
     call("GET", "/v1/log", "").await;
 
     let all: BTreeSet<String> = page["paths"]
