@@ -68,8 +68,14 @@ async fn a_win_is_told_when_a_replica_has_it_and_not_before_whoever_asks_again()
     let rain = open(&server, 20, Durability::Replicas(1)).await;
     for n in 0..5 {
         let user = format!("user-{n}");
-        let result = Raw::user(&server, &user).await.grab(rain.get()).await;
-        assert_eq!(result.outcome(), Outcome::Won);
+        // On a busy machine the replica may be slower than the wait: then it is RETRY first.
+        let mut session = Raw::user(&server, &user).await;
+        let result = final_outcome(&mut session, rain.get()).await;
+        let told = result.outcome();
+        assert!(
+            matches!(told, Outcome::Won | Outcome::AlreadyWon),
+            "{told:?}"
+        );
         let there = win(&pair.replica, rain, &user).await;
         assert_eq!(there, Some(packet(&result)));
     }

@@ -92,6 +92,8 @@ function show() {
 
 function logInFirst(text) {
   leave();
+  // What was said to the one who left is not for the next.
+  document.querySelector(".toasts")?.remove();
   document.title = "Log in · hongbao";
   replace(app, login(show, text));
   document.getElementById("key")?.focus();
