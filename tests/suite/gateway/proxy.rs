@@ -15,7 +15,7 @@ fn v4(address: [u8; 4]) -> Vec<u8> {
 }
 
 /// Likewise over IPv6, from this host of 2001:db8:0:<network>::/64.
-fn v6(network: u8, host: u8) -> Vec<u8> {
+pub fn v6(network: u8, host: u8) -> Vec<u8> {
     let mut source = [0; 16];
     source[..4].copy_from_slice(&[0x20, 0x01, 0x0D, 0xB8]);
     (source[7], source[15]) = (network, host);
