@@ -60,7 +60,7 @@ pub struct Session {
     user_paid: RefCell<Option<Arc<AtomicU64>>>,
     /// What the socket did not take yet. Empty and without memory otherwise.
     out: RefCell<Vec<u8>>,
-    pub(super) in_flight: Cell<u32>,
+    in_flight: Cell<u32>,
     connected: Instant,
     /// Among the connections that are allowed; none for one that is only told that there are too many.
     pub(super) place: Option<Place>,
@@ -496,6 +496,12 @@ impl Session {
     /// After an unknown outcome only what is final may answer the next tap.
     pub fn forget(&self, rain: RainId) {
         self.memory.borrow_mut().retain(|(known, _)| *known != rain);
+    }
+
+    /// One more request is in flight.
+    pub fn begun(&self, worker: &Worker) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        worker.in_flight.set(worker.in_flight.get() + 1);
     }
 
     /// A request in flight has been answered.
