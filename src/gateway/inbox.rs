@@ -155,7 +155,8 @@ pub async fn hand_on(mut news: mpsc::Receiver<Arc<News>>, workers: Vec<mpsc::Sen
 
 impl Worker {
     /// Tells the sessions of this worker whose users were credited. Grabs get their turn in between.
-    pub(super) async fn push_credited(&self, news: &[Credited]) {
+    pub(super) async fn push_credited(&self, news: &Arc<News>) {
+        self.edges.keep(news);
         for part in news.chunks(PUSH_SLICE) {
             for credited in part {
                 self.push_to_user(credited);
