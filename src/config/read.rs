@@ -478,7 +478,7 @@ impl Settings {
 fn endpoint_url(text: &str) -> Result<Uri, String> {
     let fault = || {
         format!(
-            "{text:?} must be the address of the endpoint, like https://balance.example/hongbao, without user and password"
+            "{text:?} must be the address of the endpoint, like https://company.example/hongbao, without user and password"
         )
     };
     let url: Uri = text.parse().map_err(|_| fault())?;

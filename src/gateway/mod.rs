@@ -78,7 +78,7 @@ const PUSHES_MAX: usize = 1_024;
 const NEWS_MAX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
-#[error("gateway.listen {address}: {source}")]
+#[error("gateway.listen {address}")]
 pub struct ListenError {
     address: SocketAddr,
     source: io::Error,

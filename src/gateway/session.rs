@@ -253,7 +253,9 @@ impl Session {
                     FrameError::TooLong { .. } => CloseCode::FrameTooLong,
                     FrameError::Empty => CloseCode::FrameInvalid,
                 };
-                self.close(worker, code, &error.to_string());
+                let strange = error.looks_like().filter(|_| self.user().is_none());
+                let strange = strange.map_or_else(String::new, |what| format!(": {what}"));
+                self.close(worker, code, &format!("{error}{strange}"));
                 ControlFlow::Break(())
             }
         });
