@@ -1,6 +1,6 @@
 # make demo and make test do all the set-up on a fresh Debian or Ubuntu machine that has Rust.
 
-.PHONY: help demo test test-crash test-failover bench bench-settle bench-idle bench-hostile bench-crowd lint build need-build need-redis need-postgres need-prometheus need-chromium
+.PHONY: help demo test test-crash test-failover test-otel bench bench-settle bench-idle bench-hostile bench-crowd lint build need-build need-redis need-postgres need-prometheus need-chromium
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -18,6 +18,10 @@ test-crash: need-build need-redis ## Kill the real process at every crash point,
 
 test-failover: need-build need-redis ## Cut, kill and promote nodes under load at each level of durability; print what was lost
 	cargo test --features failover --test failover -- --nocapture --test-threads 1
+
+test-otel: need-build need-redis need-postgres ## Build with traces, and look at what a collector gets
+	cargo test --features otel --test otel
+	cargo test --features otel --lib trace::
 
 bench: need-build need-redis need-postgres ## Measure against baselines of the same run, about 5 minutes; one alone: make bench BENCH=B1
 	@echo "building (release; some minutes the first time)"

@@ -9,6 +9,8 @@ mod network;
 mod read;
 /// Files, environment, flags: who said what, and what is wrong with it.
 mod source;
+/// Whom to send traces to.
+mod trace;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,6 +23,7 @@ use axum::http::Uri;
 use crate::rain::{Cents, Durability};
 pub use network::Network;
 pub use source::{Fault, Faults, Sources};
+pub use trace::Trace;
 
 /// Users of one bucket that share one call of `grab.lua`. Two values a user reach `unpack`, which takes at most 1,000 at a time.
 pub const GRAB_BATCH_MAX: usize = 256;
@@ -40,6 +43,7 @@ pub struct Settings {
     pub data_dir: PathBuf,
     pub roles: Vec<Role>,
     pub log: Log,
+    pub trace: Option<Trace>,
     pub store: Store,
     pub gateway: Gateway,
     pub tokens: Tokens,

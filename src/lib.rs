@@ -51,6 +51,9 @@ pub mod jitter;
 /// Log lines: for people or as JSON, counted.
 pub mod log;
 
+/// What takes how long, for an OpenTelemetry collector.
+pub mod trace;
+
 /// A process that systemd looks after; its unit, container and production guide.
 pub mod service;
 

@@ -20,6 +20,7 @@ use super::problem::Problem;
 use super::routes::Route;
 use super::signing::{self, random_text};
 use super::write::{self, IdempotencyKey};
+use crate::trace::Span;
 
 /// Names a request in its answer and in the log.
 pub const REQUEST_ID: &str = "hongbao-request-id";
@@ -44,6 +45,11 @@ pub async fn guard(
     next: Next,
 ) -> Response {
     let request_id = random_text();
+    let mut span = Span::begin("admin.request");
+    span.note("http.request.method", route.method);
+    span.note("http.route", route.path);
+    span.note("hongbao.operation", route.operation);
+    span.note("hongbao.request_id", request_id.as_str());
     let mut response = match admit(admin, route, request, &request_id).await {
         Err(problem) => problem.into_response(),
         Ok(admitted) => match route.access {
@@ -56,6 +62,13 @@ pub async fn guard(
             Access::Write | Access::Read => next.run(admitted.into_request()).await,
         },
     };
+    span.note(
+        "http.response.status_code",
+        i64::from(response.status().as_u16()),
+    );
+    if response.status().is_server_error() {
+        span.failed("the server's fault");
+    }
     let id = HeaderValue::from_str(&request_id).expect("hex digits");
     response.headers_mut().insert(REQUEST_ID, id);
     response

@@ -31,12 +31,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use hongbao::config::{Settings, Sources};
 use hongbao::gateway::token;
 use hongbao::rain::UserId;
-use hongbao::{log, metrics, serve, service};
+use hongbao::{log, metrics, serve, service, trace};
 
 /// A red-packet rain engine: every packet to exactly one person, every cent exactly once.
 #[derive(Parser)]
@@ -301,6 +302,7 @@ fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {
     log::start(&settings.log);
     log_panics();
     let serving = async move {
+        trace::start(&settings.trace).context("trace.ca_file")?;
         let running = serve::start(&settings, Some(metrics)).await?;
         announce(&settings, &running);
         service::ready(&roles(&settings));
@@ -309,7 +311,7 @@ fn serve_command(settings: Settings) -> anyhow::Result<ExitCode> {
         service::stopping();
         tracing::info!("stopping: sessions are sent away, grabs in flight finish");
         tokio::select! {
-            () = running.stop() => {}
+            () = running.stop() => trace::stop().await,
             // Whoever asks twice means it: no last word to anybody. Nodes of ours end with this process.
             signal = wait_for_signal() => {
                 signal?;

@@ -49,6 +49,7 @@ impl Settings {
                 level: r.parsed("log.level", Directives("info".into())).0,
                 json: r.flag("log.json", false),
             },
+            trace: Trace::read(r),
             store: Self::store(r),
             gateway: Self::gateway(r),
             tokens: Tokens {
@@ -475,7 +476,7 @@ impl Settings {
     }
 }
 
-fn endpoint_url(text: &str) -> Result<Uri, String> {
+pub(super) fn endpoint_url(text: &str) -> Result<Uri, String> {
     let fault = || {
         format!(
             "{text:?} must be the address of the endpoint, like https://company.example/hongbao, without user and password"

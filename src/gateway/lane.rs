@@ -25,6 +25,7 @@ use crate::store::node::Peer;
 use crate::store::route::Replicated;
 use crate::store::{StoreError, script};
 use crate::task;
+use crate::trace::Grab;
 use crate::wire::Outcome;
 
 /// A grab on its way.
@@ -286,6 +287,14 @@ impl Lane {
             worker.tapped_early(&grab.session, rain);
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
+        crate::trace::grab(&Grab {
+            session: grab.session.id,
+            request: grab.request_id,
+            rain: id,
+            packet: packet.map(|packet| packet.id),
+            outcome: outcome.as_str_name(),
+            since: grab.since,
+        });
         if let Some(packet) = packet {
             tracing::trace!(
                 target: JOURNEY,

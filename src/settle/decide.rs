@@ -17,6 +17,18 @@ pub enum Decision {
     Bury(String),
 }
 
+impl Decision {
+    /// For a trace.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Decision::TellThenAck => "credited",
+            Decision::Ack => "discarded",
+            Decision::Retry { .. } => "put_off",
+            Decision::Bury(_) => "buried",
+        }
+    }
+}
+
 /// Exhaustive on purpose: a new verdict must be decided here.
 pub fn decide(leased: &LeasedClaim, verdict: Verdict) -> Decision {
     let cents = leased.claim.packet.cents;

@@ -29,6 +29,7 @@ use crate::rain::Claim;
 use crate::store::bucket::{Bucket, Lease, LeasedClaim};
 use crate::store::inbox::Credited;
 use crate::store::{Store, StoreError, dead};
+use crate::trace::{Claims, Span};
 use breaker::{Breaker, Outage, Permit, Turn};
 use decide::{Decision, decide};
 use notify::Notifier;
@@ -101,6 +102,7 @@ impl Settler {
             permit.failed(&Outage(chain(&error)));
             return Duration::ZERO;
         }
+        let began = Instant::now();
         let held = self.lease(permit.claims_max(self.settings.batch_max)).await;
         if held.is_empty() {
             return self.settings.idle_wait;
@@ -109,7 +111,7 @@ impl Settler {
             let reason = "the balance system is away";
             self.give_back(&held, reason, false, None).await;
         } else {
-            self.settle(held, permit).await;
+            self.settle(held, permit, began).await;
         }
         Duration::ZERO
     }
@@ -159,7 +161,9 @@ impl Settler {
     }
 
     /// All that is held in one go, then what each claim deserves.
-    async fn settle(&self, held: Vec<Held>, permit: Permit) {
+    async fn settle(&self, held: Vec<Held>, permit: Permit, began: Instant) {
+        let mut batch = Span::begun("settle.batch", began);
+        batch.past("settle.lease", began);
         let started = Instant::now();
         let rest = permit.rest();
         let claims: Vec<Claim> = held
@@ -169,9 +173,14 @@ impl Settler {
         crate::metrics::get()
             .claims_leased
             .increment(claims.len() as u64);
-        let verdicts = match self.balance.credit(&claims, now_ms()).await {
+        batch.note("hongbao.claims", claims.len());
+        let crediting = batch.part("settle.credit");
+        let credited = self.balance.credit(&claims, now_ms()).await;
+        crediting.end();
+        let verdicts = match credited {
             Ok(verdicts) => verdicts,
             Err(error) => {
+                batch.failed(&chain(&error));
                 let outage = error.is_outage();
                 if outage {
                     permit.failed(&Outage(chain(&error)));
@@ -193,12 +202,21 @@ impl Settler {
             None => permit.worked(),
         }
         let mut verdicts = verdicts.into_iter();
+        let mut traced = Claims::default();
         let finishing = held.iter().map(|held| {
-            let decide = |(leased, verdict)| decide(leased, verdict);
-            let decisions = held.lease.claims.iter().zip(&mut verdicts).map(decide);
-            self.finish(held, decisions.collect(), rest)
+            let mut decisions = vec![];
+            for (leased, verdict) in held.lease.claims.iter().zip(&mut verdicts) {
+                let decision = decide(leased, verdict);
+                traced.add(leased.claim.packet.id, decision.as_str());
+                decisions.push(decision);
+            }
+            self.finish(held, decisions, rest)
         });
-        let news = join_all(finishing.collect::<Vec<_>>()).await.concat();
+        let finishing: Vec<_> = finishing.collect();
+        let acking = batch.part("settle.ack");
+        let news = join_all(finishing).await.concat();
+        acking.end();
+        traced.end(&batch, began);
         let link = held[0].bucket.route.link();
         self.notifier.publish(&link, &news).await;
         crate::metrics::get()

@@ -11,6 +11,7 @@ use crate::rain::{Rain, State, Step};
 use crate::store::StoreError;
 use crate::store::bucket::{Census, GateAnswer, Shut};
 use crate::store::directory::{Progress, Snapshot};
+use crate::trace::Span;
 
 /// How long what a node was told is taken to stand: after that it is told again, in case the node has forgotten.
 const APPLIED_FOR: Duration = Duration::from_secs(1);
@@ -24,7 +25,8 @@ impl Steward {
             State::Created => {
                 // Known to the gateways from the beginning: whoever taps now is early, not wrong.
                 self.publish(&rain).await?;
-                match self.load(&rain, Missing::All).await? {
+                let loading = self.load(&rain, Missing::All);
+                match Span::of_rain("steward.load", rain.id, loading).await? {
                     Load::Done | Load::Slice => {}
                     Load::Shut => return self.called_off(&rain).await,
                 }
@@ -45,8 +47,11 @@ impl Steward {
                 let topped_up = self.load_top_ups(&rain).await;
                 // The gates open by the nodes' clocks; this only records it.
                 if self.has_passed(rain.window.opens_at_ms).await? {
-                    let rain = self.ledger.step(rain.id, Step::Open).await?;
-                    self.apply(&rain).await?;
+                    let opening = async {
+                        let rain = self.ledger.step(rain.id, Step::Open).await?;
+                        self.apply(&rain).await
+                    };
+                    Span::of_rain("steward.open", rain.id, opening).await?;
                 }
                 applied.and(topped_up)
             }
@@ -95,7 +100,8 @@ impl Steward {
         }
         // Told again: of what was told a moment ago nobody may have heard.
         self.store.publish(&Snapshot::of(rain)).await?;
-        match self.load(rain, Missing::TopUps).await? {
+        let loading = self.load(rain, Missing::TopUps);
+        match Span::of_rain("steward.load", rain.id, loading).await? {
             Load::Slice => Ok(()),
             Load::Shut => self.called_off(rain).await,
             Load::Done => {
@@ -190,6 +196,15 @@ impl Steward {
         if self.is_applied(rain) {
             return Ok(());
         }
+        let told = self.applied(rain.id).version;
+        let again = told.is_some_and(|(version, _)| version == rain.version);
+        match again {
+            true => self.shut_now(rain, again).await,
+            false => Span::of_rain("steward.close", rain.id, self.shut_now(rain, again)).await,
+        }
+    }
+
+    async fn shut_now(&self, rain: &Rain, again: bool) -> Result<(), StewardError> {
         let buckets = self.store.buckets(rain);
         let answers = join_all(buckets.iter().map(|bucket| bucket.close())).await;
         let suspect = |answer: &Result<Shut, _>| answer.as_ref().is_ok_and(|shut| shut.suspect);
@@ -198,11 +213,7 @@ impl Steward {
         if suspect {
             self.repair(rain).await?;
         }
-        if self
-            .applied(rain.id)
-            .version
-            .is_none_or(|(version, _)| version != rain.version)
-        {
+        if !again {
             tracing::info!(rain = %rain.id, "rain closed");
         }
         self.publish(rain).await

@@ -13,6 +13,7 @@ use crate::ledger::{Ledger, RainTotals};
 use crate::rain::{Cents, Claim, Packet, PacketId, Rain, State, UserId};
 use crate::store::Store;
 use crate::store::bucket::Bucket;
+use crate::trace::Span;
 
 /// Elements of a list or set read at a time.
 pub(super) const PAGE: u64 = 5_000;
@@ -119,6 +120,10 @@ pub(super) async fn amounts(rain: &Rain) -> Result<Vec<Cents>, StewardError> {
 }
 
 pub async fn audit(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report, StewardError> {
+    Span::of_rain("steward.audit", rain.id, judge(store, ledger, rain)).await
+}
+
+async fn judge(store: &Store, ledger: &Ledger, rain: &Rain) -> Result<Report, StewardError> {
     let mut known = amounts(rain).await?;
     let mut report = look(store, ledger, rain, &known).await?;
     let mut looks = 1;

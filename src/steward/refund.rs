@@ -10,6 +10,7 @@ use crate::clock::now_ms;
 use crate::ledger::Booking;
 use crate::rain::{Cents, Rain};
 use crate::store::bucket::{Bucket, Shut};
+use crate::trace::Span;
 
 impl Steward {
     pub(super) async fn refund_when_due(&self, rain: &Rain) -> Result<(), StewardError> {
@@ -22,6 +23,10 @@ impl Steward {
         if now < due && rain.refund_after_ms > 0 {
             return Ok(());
         }
+        Span::of_rain("steward.refund", rain.id, self.refund(rain, now)).await
+    }
+
+    async fn refund(&self, rain: &Rain, now: i64) -> Result<(), StewardError> {
         // Shut once more, whatever was done before: a node may have forgotten. Then nothing is given any more, and what was given
         // arrives before it is counted.
         let buckets = self.store.buckets(rain);

@@ -342,3 +342,20 @@ fn the_limit_of_descriptors_is_raised_at_the_start_and_reported() {
     let hard = rlimit::Resource::NOFILE.get_hard().unwrap();
     assert!(raised >= hard && hard > 300, "{raised} of {hard}");
 }
+
+/// Whoever sets an address and hears nothing would look for the fault at the collector.
+#[cfg(not(feature = "otel"))]
+#[test]
+fn a_program_that_cannot_send_traces_says_so_and_does_not_start() {
+    let endpoint = "trace.endpoint=http://127.0.0.1:4318/v1/traces";
+    let output = hongbao()
+        .args(["--set", endpoint, "check-config"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("trace.endpoint") && text.contains("--features otel"),
+        "{text}"
+    );
+}

@@ -25,6 +25,7 @@ use crate::ledger::{After, Attempt, Delivery, LedgerError, Webhook};
 use crate::metrics;
 use crate::post::{PostError, Poster, Trust, TrustError};
 use crate::task;
+use crate::trace::Span;
 
 /// Of an answer that much is read; one that is longer does not count as an answer.
 const ANSWER_MAX: usize = 16 << 10;
@@ -139,7 +140,20 @@ impl Courier {
     async fn deliver(&self, webhook: &Webhook, delivery: &Delivery) {
         crate::crash::point("delivery.held");
         let (at_ms, started) = (now_ms(), Instant::now());
+        let mut span = Span::begin("webhook.delivery");
+        span.note("hongbao.event", delivery.kind.as_str());
+        span.note("hongbao.webhook", webhook.id.as_str());
+        span.note("hongbao.delivery", delivery.id);
         let outcome = self.send(webhook, delivery, at_ms).await;
+        match &outcome {
+            Ok(_) => {}
+            // A receiver's own words stay in the log of deliveries.
+            Err(Fault { status, .. }) => span.failed(match status {
+                Some(_) => "it answers with another status than 2xx",
+                None => "no answer",
+            }),
+        }
+        span.end();
         crate::crash::point("delivery.sent");
         metrics::get()
             .webhook_request_seconds
