@@ -5,10 +5,10 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::auth::hash_of;
 use super::caller::{Caller, Role};
+use super::overlap::{self, Overlap};
 use super::page::{self, Limits};
 use super::problem::Problem;
 use super::signing::Credential;
@@ -18,9 +18,6 @@ use crate::clock::now_ms;
 use crate::ledger::{ApiKey, Rotation};
 
 const NAME_MAX: usize = 64;
-/// How long the old secret stays good after a rotation unless it is told: a day to bring the new one everywhere.
-const OVERLAP_DEFAULT_MS: i64 = 86_400_000;
-const OVERLAP_MAX_MS: i64 = 30 * 86_400_000;
 
 /// A key as it is shown: never its secret.
 #[derive(Serialize)]
@@ -97,7 +94,7 @@ pub struct Issued {
 }
 
 /// The name of [`Issued::credential`] in JSON.
-const CREDENTIAL: &str = "credential";
+pub const CREDENTIAL: &str = "credential";
 
 impl Issued {
     fn new(admin: &Admin, key: ApiKey) -> Issued {
@@ -109,30 +106,10 @@ impl Issued {
     }
 }
 
-fn credential(admin: &Admin, id: &str, generation: u32) -> String {
+pub fn credential(admin: &Admin, id: &str, generation: u32) -> String {
     let secret = admin.gate.secret(id, generation);
     let id = id.to_owned();
     Credential { id, secret }.to_text()
-}
-
-/// An answer as it is kept.
-pub fn without_credential(answer: &str) -> String {
-    let mut answer: Value = serde_json::from_str(answer).unwrap_or_default();
-    if let Some(fields) = answer.as_object_mut() {
-        fields.remove(CREDENTIAL);
-    }
-    answer.to_string()
-}
-
-/// An answer that was kept, as it was given.
-pub fn with_credential(admin: &Admin, answer: &str) -> String {
-    let mut answer: Value = serde_json::from_str(answer).unwrap_or_default();
-    let id = answer["id"].as_str().map(str::to_owned);
-    let generation = answer["generation"].as_u64();
-    if let (Some(id), Some(generation)) = (id, generation) {
-        answer[CREDENTIAL] = credential(admin, &id, generation as u32).into();
-    }
-    answer.to_string()
 }
 
 #[derive(Serialize)]
@@ -221,13 +198,6 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(Issued::new(&admin, made))))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Overlap {
-    /// How long the old secret stays good; 0 ends it at once.
-    overlap_ms: Option<i64>,
-}
-
 /// A new secret; the one before it is good for a while, so that nothing stands still while the new one is brought everywhere.
 pub async fn rotate(
     State(admin): Shared,
@@ -235,12 +205,7 @@ pub async fn rotate(
     IdempotencyKey(request_key): IdempotencyKey,
     body: Result<Json<Overlap>, JsonRejection>,
 ) -> Result<Json<Issued>, Problem> {
-    let Json(Overlap { overlap_ms }) = body?;
-    let overlap_ms = overlap_ms.unwrap_or(OVERLAP_DEFAULT_MS);
-    if !(0..=OVERLAP_MAX_MS).contains(&overlap_ms) {
-        let detail = format!("overlap_ms {overlap_ms} must be from 0 to {OVERLAP_MAX_MS}");
-        return Err(Problem::bad(detail));
-    }
+    let overlap_until_ms = overlap::until_ms(body)?;
     let key = admin.ledger.api_key(&id).await?;
     if let Some(at) = key.revoked_at_ms {
         let detail = format!("key {id} was revoked at {at} ms: create a new one");
@@ -250,7 +215,7 @@ pub async fn rotate(
     let rotation = Rotation {
         generation,
         secret_hash: &hash_of(&admin.gate.secret(&id, generation)),
-        overlap_until_ms: now_ms() + overlap_ms,
+        overlap_until_ms,
         request_key: &request_key,
     };
     let key = admin.ledger.rotate_api_key(&id, &rotation).await?;

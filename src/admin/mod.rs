@@ -26,6 +26,8 @@ mod log;
 pub mod openapi;
 /// The rains of schedules, ahead of their openings.
 pub mod openings;
+/// How long an old secret stays good beside a new one.
+mod overlap;
 /// Pages of lists.
 mod page;
 /// How claims flow.

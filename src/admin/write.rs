@@ -187,10 +187,9 @@ async fn held(
 
 fn end_of(status: StatusCode, body: &[u8], route: &Route) -> End {
     let text = String::from_utf8_lossy(body).into_owned();
-    let kept = match (route.gives_credential, route.module) {
-        (false, _) => text,
-        (true, Module::Webhooks) => webhooks::without_secret(&text),
-        (true, _) => keys::without_credential(&text),
+    let kept = match route.gives_credential {
+        false => text,
+        true => without_secret(&text, route.module),
     };
     let done = status.is_success();
     let problem: Value = serde_json::from_str(&kept).unwrap_or_default();
@@ -209,12 +208,43 @@ fn end_of(status: StatusCode, body: &[u8], route: &Route) -> End {
     }
 }
 
+/// Under which name the answers of a module hold a secret.
+fn secret_name(module: Module) -> &'static str {
+    match module {
+        Module::Webhooks => webhooks::SECRET,
+        _ => keys::CREDENTIAL,
+    }
+}
+
+/// An answer as it is kept.
+fn without_secret(answer: &str, module: Module) -> String {
+    let mut answer: Value = serde_json::from_str(answer).unwrap_or_default();
+    if let Some(fields) = answer.as_object_mut() {
+        fields.remove(secret_name(module));
+    }
+    answer.to_string()
+}
+
+/// An answer that was kept, as it was given: the secret follows from id and generation.
+fn with_secret(answer: &str, module: Module, admin: &Admin) -> String {
+    let mut answer: Value = serde_json::from_str(answer).unwrap_or_default();
+    let id = answer["id"].as_str().map(str::to_owned);
+    let generation = answer["generation"].as_u64().map(|n| n as u32);
+    if let (Some(id), Some(generation)) = (id, generation) {
+        let secret = match module {
+            Module::Webhooks => admin.gate.webhook_secret(&id, generation),
+            _ => keys::credential(admin, &id, generation),
+        };
+        answer[secret_name(module)] = secret.into();
+    }
+    answer.to_string()
+}
+
 fn replayed(admitted: &Admitted, status: u16, answer: String) -> Response {
     let route = &admitted.route;
-    let answer = match (route.gives_credential, route.module) {
-        (false, _) => answer,
-        (true, Module::Webhooks) => webhooks::with_secret(&admitted.admin, &answer),
-        (true, _) => keys::with_credential(&admitted.admin, &answer),
+    let answer = match route.gives_credential {
+        false => answer,
+        true => with_secret(&answer, route.module, &admitted.admin),
     };
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
     let mut response = (status, answer).into_response();

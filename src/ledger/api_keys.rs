@@ -1,7 +1,7 @@
 //! Keys of the admin API as recorded. What a key may do and how its secret is found is the admin's business.
 
 use super::Ledger;
-use super::db::{Row, Tx};
+use super::db::{Row, Tx, Value};
 use super::error::LedgerError;
 
 /// Keys that may be in use at one time: every admin process holds them all in memory, about 300 bytes each.
@@ -33,6 +33,19 @@ pub struct Rotation<'a> {
     pub overlap_until_ms: i64,
     /// The caller's idempotency key: a repeat finds the rotation done.
     pub request_key: &'a str,
+}
+
+impl Rotation<'_> {
+    /// For `$1` to `$5`: whose it is, then the fields as they stand.
+    pub(super) fn values(&self, id: &str) -> Vec<Value> {
+        vec![
+            id.into(),
+            i64::from(self.generation).into(),
+            self.secret_hash.into(),
+            self.overlap_until_ms.into(),
+            self.request_key.into(),
+        ]
+    }
 }
 
 macro_rules! select_keys {
@@ -85,29 +98,28 @@ impl Ledger {
     ) -> Result<ApiKey, LedgerError> {
         let sql = "UPDATE api_keys SET generation = $2, secret_hash = $3, overlap_until_ms = $4, rotation_key = $5
                    WHERE id = $1 AND generation = $2 - 1 AND rotation_key <> $5 AND revoked_at_ms IS NULL";
-        let values = vec![
-            id.into(),
-            i64::from(rotation.generation).into(),
-            rotation.secret_hash.into(),
-            rotation.overlap_until_ms.into(),
-            rotation.request_key.into(),
-        ];
-        self.change_api_key("rotating a key", id, sql, values).await
+        self.db
+            .write("rotating a key", sql, rotation.values(id))
+            .await?;
+        self.api_key(id).await
     }
 
     /// For good. A key that is revoked stays as it is.
     pub async fn revoke_api_key(&self, id: &str, at_ms: i64) -> Result<ApiKey, LedgerError> {
         let sql = "UPDATE api_keys SET revoked_at_ms = $2 WHERE id = $1 AND revoked_at_ms IS NULL";
-        self.change_api_key("revoking a key", id, sql, vec![id.into(), at_ms.into()])
-            .await
+        let values = vec![id.into(), at_ms.into()];
+        self.db.write("revoking a key", sql, values).await?;
+        self.api_key(id).await
     }
 
     /// Notes that a key was used.
     pub async fn used_api_key(&self, id: &str, at_ms: i64) -> Result<(), LedgerError> {
         let sql = "UPDATE api_keys SET last_used_at_ms = $2 WHERE id = $1 AND COALESCE(last_used_at_ms, 0) < $2";
-        let mut tx = self.db.begin("noting the use of a key").await?;
-        tx.execute(sql, vec![id.into(), at_ms.into()]).await?;
-        tx.commit().await
+        let values = vec![id.into(), at_ms.into()];
+        self.db
+            .write("noting the use of a key", sql, values)
+            .await?;
+        Ok(())
     }
 
     pub async fn api_key(&self, id: &str) -> Result<ApiKey, LedgerError> {
@@ -137,19 +149,6 @@ impl Ledger {
             .rows("reading the keys", sql, vec![since_ms.into()])
             .await?;
         rows.iter().map(ApiKey::read).collect()
-    }
-
-    async fn change_api_key(
-        &self,
-        doing: &'static str,
-        id: &str,
-        sql: &'static str,
-        values: Vec<super::db::Value>,
-    ) -> Result<ApiKey, LedgerError> {
-        let mut tx = self.db.begin(doing).await?;
-        tx.execute(sql, values).await?;
-        tx.commit().await?;
-        self.api_key(id).await
     }
 }
 

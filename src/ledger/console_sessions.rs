@@ -71,16 +71,16 @@ impl Ledger {
     /// Somebody did something with it.
     pub async fn console_session_seen(&self, hash: &str, at_ms: i64) -> Result<(), LedgerError> {
         let sql = "UPDATE console_sessions SET seen_at_ms = $2 WHERE hash = $1 AND seen_at_ms < $2";
-        let mut tx = self.db.begin("noting a session").await?;
-        tx.execute(sql, vec![hash.into(), at_ms.into()]).await?;
-        tx.commit().await
+        let values = vec![hash.into(), at_ms.into()];
+        self.db.write("noting a session", sql, values).await?;
+        Ok(())
     }
 
     /// Ends a session; one that has ended stays so.
     pub async fn end_console_session(&self, hash: &str) -> Result<(), LedgerError> {
-        let mut tx = self.db.begin("ending a session").await?;
         let sql = "DELETE FROM console_sessions WHERE hash = $1";
-        tx.execute(sql, vec![hash.into()]).await?;
-        tx.commit().await
+        let values = vec![hash.into()];
+        self.db.write("ending a session", sql, values).await?;
+        Ok(())
     }
 }

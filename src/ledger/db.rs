@@ -295,6 +295,19 @@ impl Db {
         Ok(Tx(conn))
     }
 
+    /// One statement that writes, in a transaction of its own. Returns how many rows it changed.
+    pub(super) async fn write(
+        &self,
+        doing: &'static str,
+        sql: &'static str,
+        values: Vec<Value>,
+    ) -> Result<u64, LedgerError> {
+        let mut tx = self.begin(doing).await?;
+        let changed = tx.execute(sql, values).await?;
+        tx.commit().await?;
+        Ok(changed)
+    }
+
     /// A read-only transaction in which all statements see the same instant, with time for scans.
     pub(super) async fn begin_audit(&self, doing: &'static str) -> Result<Tx, LedgerError> {
         let mut conn = self.connection(doing, false, AUDIT_MS_MAX).await?;

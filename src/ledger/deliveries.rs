@@ -291,9 +291,10 @@ impl Ledger {
     pub async fn resend(&self, id: i64, at_ms: i64) -> Result<Delivery, LedgerError> {
         let sql = "UPDATE deliveries SET state = 'pending', tries = 0, due_ms = $2, since_ms = $2, holder = '', held_until_ms = 0
                    WHERE id = $1 AND (state <> 'pending' OR held_until_ms < $2)";
-        let mut tx = self.db.begin("sending a delivery again").await?;
-        tx.execute(sql, vec![id.into(), at_ms.into()]).await?;
-        tx.commit().await?;
+        let values = vec![id.into(), at_ms.into()];
+        self.db
+            .write("sending a delivery again", sql, values)
+            .await?;
         self.delivery(id).await
     }
 
@@ -306,11 +307,9 @@ impl Ledger {
         let sql = "UPDATE deliveries SET state = 'pending', tries = 0, due_ms = $1, since_ms = $1
                    WHERE state = 'failed' AND webhook_id = COALESCE($2, webhook_id)
                      AND webhook_id IN (SELECT id FROM webhooks WHERE deleted_at_ms IS NULL)";
-        let mut tx = self.db.begin("sending failed deliveries again").await?;
-        let webhook = webhook.map(str::to_owned);
-        let sent = tx.execute(sql, vec![at_ms.into(), webhook.into()]).await?;
-        tx.commit().await?;
-        Ok(sent)
+        let values = vec![at_ms.into(), webhook.map(str::to_owned).into()];
+        let doing = "sending failed deliveries again";
+        self.db.write(doing, sql, values).await
     }
 
     pub async fn backlog(&self) -> Result<Backlog, LedgerError> {
@@ -332,10 +331,7 @@ impl Ledger {
                      SELECT d.id FROM deliveries AS d JOIN webhooks AS w ON w.id = d.webhook_id
                      WHERE d.since_ms < $1 AND (d.state = 'delivered' OR (d.state = 'failed' AND w.deleted_at_ms IS NOT NULL))
                      LIMIT $2)";
-        let mut tx = self.db.begin("pruning deliveries").await?;
         let values = vec![before_ms.into(), i64::from(limit).into()];
-        let pruned = tx.execute(sql, values).await?;
-        tx.commit().await?;
-        Ok(pruned)
+        self.db.write("pruning deliveries", sql, values).await
     }
 }

@@ -209,11 +209,8 @@ impl Ledger {
                      WHERE e.at_ms < $1 AND (e.rain_id IS NULL OR r.state = 'finished')
                        AND NOT EXISTS (SELECT 1 FROM deliveries AS d WHERE d.event_id = e.id)
                      LIMIT $2)";
-        let mut tx = self.db.begin("pruning events").await?;
         let values = vec![before_ms.into(), i64::from(limit).into()];
-        let pruned = tx.execute(sql, values).await?;
-        tx.commit().await?;
-        Ok(pruned)
+        self.db.write("pruning events", sql, values).await
     }
 
     /// Ids and kinds of the events of a rain, oldest first.

@@ -92,10 +92,9 @@ impl Ledger {
         until_ms: i64,
     ) -> Result<(), LedgerError> {
         let sql = "UPDATE requests SET held_until_ms = $3 WHERE key = $1 AND holder = $2 AND status IS NULL";
-        let mut tx = self.db.begin("holding a request").await?;
-        tx.execute(sql, vec![key.into(), holder.into(), until_ms.into()])
-            .await?;
-        tx.commit().await
+        let values = vec![key.into(), holder.into(), until_ms.into()];
+        self.db.write("holding a request", sql, values).await?;
+        Ok(())
     }
 
     /// Ends a write and logs it, both or neither. If another request has taken the key over, only the log is written.

@@ -1,7 +1,7 @@
 //! Webhooks as recorded: whom to tell of what. How a secret is found, and what an address may be, is the admin's business.
 
 use super::Ledger;
-use super::db::{Row, Tx, Value};
+use super::db::{Row, Tx};
 use super::error::LedgerError;
 use super::events::{Event, EventKind};
 
@@ -119,8 +119,8 @@ impl Ledger {
             change.events.as_deref().map(kinds_text).into(),
             change.enabled.map(i64::from).into(),
         ];
-        self.write_webhook("changing a webhook", id, sql, values)
-            .await
+        self.db.write("changing a webhook", sql, values).await?;
+        self.webhook(id).await
     }
 
     /// A repeat with the same `request_key` finds the rotation done.
@@ -131,15 +131,9 @@ impl Ledger {
     ) -> Result<Webhook, LedgerError> {
         let sql = "UPDATE webhooks SET generation = $2, secret_hash = $3, overlap_until_ms = $4, rotation_key = $5
                    WHERE id = $1 AND generation = $2 - 1 AND rotation_key <> $5 AND deleted_at_ms IS NULL";
-        let values = vec![
-            id.into(),
-            i64::from(rotation.generation).into(),
-            rotation.secret_hash.into(),
-            rotation.overlap_until_ms.into(),
-            rotation.request_key.into(),
-        ];
-        self.write_webhook("rotating a webhook's secret", id, sql, values)
-            .await
+        let doing = "rotating a webhook's secret";
+        self.db.write(doing, sql, rotation.values(id)).await?;
+        self.webhook(id).await
     }
 
     /// For good. What is pending for it has failed.
@@ -169,19 +163,6 @@ impl Ledger {
         let delivery = row.map(|row| row.i64(0)).transpose()?;
         tx.commit().await?;
         delivery.ok_or_else(|| LedgerError::NoWebhook(id.to_owned()))
-    }
-
-    async fn write_webhook(
-        &self,
-        doing: &'static str,
-        id: &str,
-        sql: &'static str,
-        values: Vec<Value>,
-    ) -> Result<Webhook, LedgerError> {
-        let mut tx = self.db.begin(doing).await?;
-        tx.execute(sql, values).await?;
-        tx.commit().await?;
-        self.webhook(id).await
     }
 }
 

@@ -14,18 +14,14 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::auth::hash_of;
+use super::overlap::{self, Overlap};
 use super::problem::Problem;
 use super::write::IdempotencyKey;
 use super::{Admin, Shared};
 use crate::clock::now_ms;
 use crate::ledger::{self, EventKind, Rotation, WebhookChange};
-
-/// How long a delivery is signed with the old secret as well unless it is told: a day to bring the new one everywhere.
-const OVERLAP_DEFAULT_MS: i64 = 86_400_000;
-const OVERLAP_MAX_MS: i64 = 30 * 86_400_000;
 
 /// A webhook as it is shown: never its secret.
 #[derive(Serialize)]
@@ -71,7 +67,7 @@ pub struct Issued {
 }
 
 /// The name of [`Issued::secret`] in JSON.
-const SECRET: &str = "secret";
+pub const SECRET: &str = "secret";
 
 impl Issued {
     fn new(admin: &Admin, webhook: ledger::Webhook) -> Issued {
@@ -81,26 +77,6 @@ impl Issued {
             secret,
         }
     }
-}
-
-/// An answer as it is kept.
-pub fn without_secret(answer: &str) -> String {
-    let mut answer: Value = serde_json::from_str(answer).unwrap_or_default();
-    if let Some(fields) = answer.as_object_mut() {
-        fields.remove(SECRET);
-    }
-    answer.to_string()
-}
-
-/// An answer that was kept, as it was given.
-pub fn with_secret(admin: &Admin, answer: &str) -> String {
-    let mut answer: Value = serde_json::from_str(answer).unwrap_or_default();
-    let id = answer["id"].as_str().map(str::to_owned);
-    let generation = answer["generation"].as_u64();
-    if let (Some(id), Some(generation)) = (id, generation) {
-        answer[SECRET] = admin.gate.webhook_secret(&id, generation as u32).into();
-    }
-    answer.to_string()
 }
 
 #[derive(Serialize)]
@@ -191,13 +167,6 @@ pub async fn change(
     ))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Overlap {
-    /// How long deliveries are signed with the old secret as well; 0 ends it at once.
-    overlap_ms: Option<i64>,
-}
-
 /// A new secret; for a while deliveries carry a signature by the one before, too.
 pub async fn rotate(
     State(admin): Shared,
@@ -205,18 +174,13 @@ pub async fn rotate(
     IdempotencyKey(request_key): IdempotencyKey,
     body: Result<Json<Overlap>, JsonRejection>,
 ) -> Result<Json<Issued>, Problem> {
-    let Json(Overlap { overlap_ms }) = body?;
-    let overlap_ms = overlap_ms.unwrap_or(OVERLAP_DEFAULT_MS);
-    if !(0..=OVERLAP_MAX_MS).contains(&overlap_ms) {
-        let detail = format!("overlap_ms {overlap_ms} must be from 0 to {OVERLAP_MAX_MS}");
-        return Err(Problem::bad(detail));
-    }
+    let overlap_until_ms = overlap::until_ms(body)?;
     let webhook = existing(&admin, &id).await?;
     let generation = webhook.generation + 1;
     let rotation = Rotation {
         generation,
         secret_hash: &hash_of(&admin.gate.webhook_secret(&id, generation)),
-        overlap_until_ms: now_ms() + overlap_ms,
+        overlap_until_ms,
         request_key: &request_key,
     };
     let webhook = admin.ledger.rotate_webhook(&id, &rotation).await?;
