@@ -265,7 +265,12 @@ async fn a_slow_receiver_delays_no_other_and_holds_no_more_than_its_places() {
         .await
         .unwrap();
     assert_eq!(pending.deliveries.len(), 6);
-    assert!(server.metric("hongbao_webhook_pending").await <= 6.0);
+    // It is taken now and then: on a busy machine it may be from before the quick one had all of its own.
+    eventually("the count of them", async || {
+        let pending = server.metric("hongbao_webhook_pending").await;
+        (pending <= 6.0).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
