@@ -326,6 +326,16 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
         "One request to a webhook, from connecting to the last byte of its answer.",
     ),
     (
+        "hongbao_admin_requests_total",
+        "counter",
+        "Requests to the admin API at its door, by result: accepted, or why not: unsigned, clock (more than 5 s off), signature (wrong key, secret or contents), replayed, key_revoked, key_expired, session (it has ended), foreign_page (a write by cookie from elsewhere), not_allowed, unfit (body too large, too slow), unavailable.",
+    ),
+    (
+        "hongbao_console_logins_total",
+        "counter",
+        "Logins to the console, by result: succeeded, failed, throttled (too many failed before).",
+    ),
+    (
         "hongbao_openings_total",
         "counter",
         "Openings of schedules looked after by this process, by result: created, failed (tried again until its time comes), missed (its time came, and there was no rain).",
@@ -488,6 +498,14 @@ impl Metrics {
         counter!("hongbao_connections_closed_total", "code" => code.as_str_name()).increment(1);
     }
 
+    pub fn admin_request(&self, result: &'static str) {
+        counter!("hongbao_admin_requests_total", "result" => result).increment(1);
+    }
+
+    pub fn console_login(&self, result: &'static str) {
+        counter!("hongbao_console_logins_total", "result" => result).increment(1);
+    }
+
     pub fn opening(&self, result: &'static str) {
         counter!("hongbao_openings_total", "result" => result).increment(1);
     }
@@ -580,6 +598,29 @@ fn zero_known_labels() {
                 "tls_handshake",
                 "late",
             ],
+        ),
+        (
+            "hongbao_admin_requests_total",
+            "result",
+            &[
+                "accepted",
+                "unsigned",
+                "clock",
+                "signature",
+                "replayed",
+                "key_revoked",
+                "key_expired",
+                "session",
+                "foreign_page",
+                "not_allowed",
+                "unfit",
+                "unavailable",
+            ],
+        ),
+        (
+            "hongbao_console_logins_total",
+            "result",
+            &["succeeded", "failed", "throttled"],
         ),
         ("hongbao_tls_handshakes_total", "kind", &["full", "resumed"]),
         (

@@ -17,6 +17,7 @@ use subtle::ConstantTimeEq;
 use super::Admin;
 use super::caller::{Caller, Role};
 use super::problem::Problem;
+use super::refusal::Refusal;
 use super::signing::{
     BOOTSTRAP, IDEMPOTENCY_KEY, KEY, NONCE, NONCE_LENGTH, Parts, SIGNATURE, TIME, WINDOW_MS,
 };
@@ -157,12 +158,12 @@ impl Gate {
             );
         }
         let gone = match (key.revoked_at_ms, key.expires_at_ms) {
-            (Some(at), _) => Some(refused(
-                "the key is revoked",
+            (Some(at), _) => Some(Problem::refused(
+                Refusal::KeyRevoked,
                 format!("key {id} was revoked at {at} ms"),
             )),
-            (None, Some(at)) if at <= now => Some(refused(
-                "the key has expired",
+            (None, Some(at)) if at <= now => Some(Problem::refused(
+                Refusal::KeyExpired,
                 format!("key {id} expired at {at} ms"),
             )),
             (None, _) => None,
@@ -173,6 +174,12 @@ impl Gate {
             gone,
             last_used_at_ms: key.last_used_at_ms,
         }))
+    }
+
+    /// Whose key that is; `None` if it is nobody's.
+    pub async fn named(&self, admin: &Admin, id: &str) -> Result<Option<Caller>, LedgerError> {
+        let candidate = self.candidate(admin, id).await?;
+        Ok(candidate.map(|candidate| candidate.caller))
     }
 
     /// Whose secret this is, and its hash; `None` for a key that is not known and for a wrong secret alike.
@@ -204,7 +211,7 @@ impl Gate {
         let candidate = self.candidate(admin, id).await?;
         let Some(candidate) = candidate.filter(|known| known.holds(secret_hash)) else {
             let detail = format!("key {id} has another secret by now: log in with that");
-            return Err(refused("the session has ended", detail));
+            return Err(Problem::refused(Refusal::Session, detail));
         };
         note_use(admin, &candidate).await;
         candidate.gone.map_or(Ok(candidate.caller), Err)
@@ -265,14 +272,10 @@ fn caller_of(key: &ApiKey) -> Caller {
     }
 }
 
-fn refused(title: &'static str, detail: impl Into<String>) -> Problem {
-    Problem::new(401, title, detail)
-}
-
 impl Signed {
     /// What can be told before the body is read: all headers are there, and the time is right.
     pub fn read(headers: &HeaderMap) -> Result<Signed, Problem> {
-        let unsigned = |detail: String| refused("the request is not signed", detail);
+        let unsigned = |detail: String| Problem::refused(Refusal::Unsigned, detail);
         let header = |name: &'static str| {
             let mut values = headers.get_all(name).iter();
             let value = values.next().filter(|_| values.next().is_none());
@@ -308,9 +311,9 @@ impl Signed {
                 early => (early.saturating_neg(), "ahead of"),
             };
             let detail = format!(
-                "{TIME} {time_ms} is {apart} ms {side} the server's clock, which says {now}; {WINDOW_MS} ms are allowed: set the clock"
+                "{TIME} {time_ms} is {apart} ms {side} the server's clock, which says {now}; {WINDOW_MS} ms are allowed: set the clock of the machine that signs (timedatectl set-ntp true)"
             );
-            let problem = refused("the request's time is off", detail);
+            let problem = Problem::refused(Refusal::Clock, detail);
             return Err(problem.with("server_time_ms", json!(now)));
         }
         Ok(Signed {
@@ -334,7 +337,7 @@ pub async fn authenticate(
     let candidate = admin.gate.candidate(admin, &signed.key).await?;
     let wrong = || {
         let detail = "the key is not known, its secret is another, or the request was changed on the way; see proto/admin.md";
-        refused("the signature does not match", detail)
+        Problem::refused(Refusal::Signature, detail)
     };
     let candidate = candidate.ok_or_else(wrong)?;
     let body = body.await?;
@@ -365,12 +368,7 @@ pub async fn authenticate(
 async fn once(admin: &Admin, signed: &Signed, reads: bool) -> Result<(), Problem> {
     // Two keys' nonces are two nonces.
     let nonce = format!("{}.{}", signed.key, signed.nonce);
-    let used = || {
-        refused(
-            "the nonce was used before",
-            "sign every request with a new nonce",
-        )
-    };
+    let used = || Problem::refused(Refusal::Replayed, "sign every request with a new nonce");
     if !admin.gate.first_use_here(&nonce)? {
         return Err(used());
     }

@@ -17,6 +17,7 @@ use super::caller::{Access, Caller};
 use super::confirm;
 use super::console::session;
 use super::problem::Problem;
+use super::refusal::Refusal;
 use super::routes::Route;
 use super::signing::{self, random_text};
 use super::write::{self, IdempotencyKey};
@@ -50,7 +51,12 @@ pub async fn guard(
     span.note("http.route", route.path);
     span.note("hongbao.operation", route.operation);
     span.note("hongbao.request_id", request_id.as_str());
-    let mut response = match admit(admin, route, request, &request_id).await {
+    let admitted = admit(admin, route, request, &request_id).await;
+    let label = admitted
+        .as_ref()
+        .map_or_else(Problem::label, |_| "accepted");
+    crate::metrics::get().admin_request(label);
+    let mut response = match admitted {
         Err(problem) => problem.into_response(),
         Ok(admitted) => match route.access {
             Access::Write if !admitted.is_rehearsal() => {
@@ -121,11 +127,11 @@ async fn admit(
         caller.id,
         caller.permissions().join(", ")
     );
-    let title = "the key may not do this";
+    let problem = Problem::refused(Refusal::NotAllowed, detail);
     if access == Access::Write {
-        write::log_refused(&admitted, 403, &format!("{title}: {detail}")).await?;
+        write::log_refused(&admitted, 403, &problem.text()).await?;
     }
-    Err(Problem::new(403, title, detail))
+    Err(problem)
 }
 
 impl Admitted {

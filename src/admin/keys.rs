@@ -1,17 +1,19 @@
 //! Keys of this API: list, show, create, rotate, revoke.
 
+use std::time::UNIX_EPOCH;
+
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::auth::hash_of;
+use super::auth::{bootstrap_caller, hash_of};
 use super::caller::{Caller, Role};
 use super::overlap::{self, Overlap};
 use super::page::{self, Limits};
 use super::problem::Problem;
-use super::signing::Credential;
+use super::signing::{BOOTSTRAP, Credential};
 use super::write::IdempotencyKey;
 use super::{Admin, Shared};
 use crate::clock::now_ms;
@@ -49,6 +51,40 @@ enum Standing {
     Active,
     Expired,
     Revoked,
+    /// The key `bootstrap`: what holds it is a file, which is not rotated or revoked from here.
+    Fixed,
+}
+
+impl Key {
+    /// The key `bootstrap`, which is no record: its secret stands in `admin.api_key_file`, and it is as old as that.
+    fn bootstrap(admin: &Admin) -> Key {
+        let caller = bootstrap_caller();
+        let file = std::fs::metadata(&admin.settings.api_key_file);
+        let made = file.and_then(|file| file.modified()).ok();
+        let made = made.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        Key {
+            permissions: caller.permissions(),
+            id: caller.id,
+            name: caller.name,
+            roles: caller.roles,
+            state: Standing::Fixed,
+            generation: 1,
+            created_at_ms: made.map_or(0, |since| since.as_millis() as i64),
+            expires_at_ms: None,
+            revoked_at_ms: None,
+            last_used_at_ms: None,
+            old_secret_until_ms: None,
+        }
+    }
+}
+
+/// What is done to a key is not done to the one of the file.
+fn not_bootstrap(id: &str) -> Result<(), Problem> {
+    if id != BOOTSTRAP {
+        return Ok(());
+    }
+    let detail = "its secret stands in admin.api_key_file: put another one there (or none, and one is made) and restart";
+    Err(Problem::new(409, "the key is a file's", detail))
 }
 
 impl From<ApiKey> for Key {
@@ -126,15 +162,22 @@ pub async fn list(
     let Query(page) = page?;
     let (limit, after) = (page.limit(100, 1_000)?, page.place("key")?);
     let after: String = after.unwrap_or_default();
-    let keys = admin.ledger.api_keys(&after, limit + 1).await?;
-    let (keys, next_cursor) = page::cut(keys, limit, |key| page::cursor("key", &key.id));
-    Ok(Json(Keys {
-        keys: keys.into_iter().map(Key::from).collect(),
-        next_cursor,
-    }))
+    let recorded = admin.ledger.api_keys(&after, limit + 1).await?;
+    // By its id it stands before all others, whose ids begin with a k.
+    let bootstrap = (after.as_str() < BOOTSTRAP).then(|| Key::bootstrap(&admin));
+    let keys = bootstrap
+        .into_iter()
+        .chain(recorded.into_iter().map(Key::from));
+    let (keys, next_cursor) = page::cut(keys.collect(), limit, |key: &Key| {
+        page::cursor("key", &key.id)
+    });
+    Ok(Json(Keys { keys, next_cursor }))
 }
 
 pub async fn show(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Key>, Problem> {
+    if id == BOOTSTRAP {
+        return Ok(Json(Key::bootstrap(&admin)));
+    }
     Ok(Json(admin.ledger.api_key(&id).await?.into()))
 }
 
@@ -206,6 +249,7 @@ pub async fn rotate(
     body: Result<Json<Overlap>, JsonRejection>,
 ) -> Result<Json<Issued>, Problem> {
     let overlap_until_ms = overlap::until_ms(body)?;
+    not_bootstrap(&id)?;
     let key = admin.ledger.api_key(&id).await?;
     if let Some(at) = key.revoked_at_ms {
         let detail = format!("key {id} was revoked at {at} ms: create a new one");
@@ -225,6 +269,7 @@ pub async fn rotate(
 
 /// For good, and within a second on every admin process.
 pub async fn revoke(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Key>, Problem> {
+    not_bootstrap(&id)?;
     let key = admin.ledger.revoke_api_key(&id, now_ms()).await?;
     admin.gate.forget_keys().await;
     Ok(Json(key.into()))

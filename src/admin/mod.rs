@@ -38,6 +38,8 @@ mod preview;
 mod problem;
 /// Create, list, show, open, top up, close, audit.
 mod rains;
+/// Why somebody is not let in.
+mod refusal;
 /// The table of the API: every route with its permission.
 pub mod routes;
 /// Templates with opening times.

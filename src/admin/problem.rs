@@ -5,6 +5,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+use super::refusal::Refusal;
 use crate::ledger::LedgerError;
 use crate::rain::split::SplitError;
 use crate::steward::StewardError;
@@ -15,6 +16,8 @@ pub struct Problem {
     status: StatusCode,
     title: &'static str,
     detail: String,
+    /// Set where somebody is not let in.
+    refusal: Option<Refusal>,
     /// More that a program may want to read.
     more: serde_json::Map<String, serde_json::Value>,
 }
@@ -26,7 +29,24 @@ impl Problem {
             status,
             title,
             detail: detail.into(),
+            refusal: None,
             more: Default::default(),
+        }
+    }
+
+    /// Somebody is not let in.
+    pub fn refused(refusal: Refusal, detail: impl Into<String>) -> Problem {
+        let mut problem = Problem::new(refusal.status(), refusal.title(), detail);
+        problem.refusal = Some(refusal);
+        problem
+    }
+
+    /// As what a request counts that came to this before it was let in.
+    pub fn label(&self) -> &'static str {
+        match self.refusal {
+            Some(refusal) => refusal.label(),
+            None if self.status.is_server_error() => "unavailable",
+            None => "unfit",
         }
     }
 
@@ -38,6 +58,10 @@ impl Problem {
 
     pub fn bad(detail: impl Into<String>) -> Problem {
         Problem::new(422, "the request cannot work", detail)
+    }
+
+    pub fn status(&self) -> u16 {
+        self.status.as_u16()
     }
 
     /// In one line.

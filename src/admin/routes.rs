@@ -39,6 +39,8 @@ pub struct Route {
     pub module: Module,
     pub access: Access,
     pub target: Target,
+    /// What it makes, named by the answer's id or name: what the log is about then.
+    pub makes: Target,
     /// Whether it is asked for twice.
     pub confirms: Confirms,
     /// Its answer holds a credential, which is not kept.
@@ -75,7 +77,7 @@ pub fn all() -> Vec<(Route, Handler)> {
     let table = vec![
         read("/v1/accounts", "list_accounts", Accounts, Nothing, get(accounts::list))
             .says("Balances by name").gives(200, "Accounts").query(&["prefix", "limit", "cursor"]),
-        write("/v1/accounts", "create_sponsor", Accounts, Nothing, post(accounts::create))
+        write("/v1/accounts", "create_sponsor", Accounts, Nothing, post(accounts::create)).makes(Account)
             .says("Opens a sponsor's account, or finds it").takes("NewSponsor").gives(201, "Account"),
         read("/v1/accounts/{name}", "show_account", Accounts, Account, get(accounts::show))
             .says("One balance").gives(200, "Account"),
@@ -85,7 +87,7 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("Records money that a sponsor has paid in").takes("Deposit").gives(200, "Account"),
         read("/v1/rains", "list_rains", Rains, Nothing, get(rains::list))
             .says("All rains, newest first").gives(200, "Rains").query(&["limit", "cursor"]),
-        write("/v1/rains", "create_rain", Rains, Nothing, post(rains::create)).or_rehearse().confirms(Confirms::LargeAmounts)
+        write("/v1/rains", "create_rain", Rains, Nothing, post(rains::create)).makes(Rain).or_rehearse().confirms(Confirms::LargeAmounts)
             .says("Creates and funds a rain").takes("NewRain").gives(201, "Rain"),
         ask("/v1/rains/preview", "preview_rain", Rains, Nothing, post(preview::preview))
             .says("What a split looks like, with a seed that is thrown away").takes("NewRain").gives(200, "Preview"),
@@ -117,7 +119,7 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("All credited winners, one JSON object a line").streams("application/x-ndjson"),
         read("/v1/templates", "list_templates", Rains, Nothing, get(templates::list))
             .says("Rains by name").gives(200, "Templates").query(&["limit", "cursor"]),
-        write("/v1/templates", "create_template", Rains, Nothing, post(templates::create))
+        write("/v1/templates", "create_template", Rains, Nothing, post(templates::create)).makes(Template)
             .says("Keeps a rain under a name, without times").takes("NewTemplate").gives(201, "Template"),
         read("/v1/templates/{name}", "show_template", Rains, Template, get(templates::show))
             .says("One template").gives(200, "Template"),
@@ -129,7 +131,7 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("Creates and funds a rain; fields of the body take the place of the template's, null takes one away").takes("Overrides").gives(201, "Rain"),
         read("/v1/schedules", "list_schedules", Rains, Nothing, get(schedules::list))
             .says("Templates with opening times, newest first").gives(200, "Schedules").query(&["limit", "cursor"]),
-        write("/v1/schedules", "create_schedule", Rains, Nothing, post(schedules::create)).confirms(Confirms::LargeAmounts)
+        write("/v1/schedules", "create_schedule", Rains, Nothing, post(schedules::create)).makes(Schedule).confirms(Confirms::LargeAmounts)
             .says("Has a rain created for each opening").takes("NewSchedule").gives(201, "Schedule"),
         read("/v1/schedules/{id}", "show_schedule", Rains, Schedule, get(schedules::show))
             .says("One schedule with what became of its openings").gives(200, "Schedule"),
@@ -149,7 +151,7 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("Gives its money back to the sponsor, for good").takes("Why").gives(200, "Discarded"),
         read("/v1/keys", "list_keys", Keys, Nothing, get(keys::list))
             .says("Keys by id, those that are revoked too").gives(200, "Keys").query(&["limit", "cursor"]),
-        write("/v1/keys", "create_key", Keys, Nothing, post(keys::create)).with_credential()
+        write("/v1/keys", "create_key", Keys, Nothing, post(keys::create)).makes(Key).with_credential()
             .says("Makes a key").takes("NewKey").gives(201, "IssuedKey"),
         read("/v1/keys/{id}", "show_key", Keys, Key, get(keys::show))
             .says("One key").gives(200, "Key"),
@@ -159,7 +161,7 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("Ends a key, for good").gives(200, "Key"),
         read("/v1/webhooks", "list_webhooks", Webhooks, Nothing, get(webhooks::list))
             .says("Servers that are told what happens, by id").gives(200, "Webhooks"),
-        write("/v1/webhooks", "create_webhook", Webhooks, Nothing, post(webhooks::create)).with_credential()
+        write("/v1/webhooks", "create_webhook", Webhooks, Nothing, post(webhooks::create)).makes(Webhook).with_credential()
             .says("Has a server told what happens").takes("NewWebhook").gives(201, "IssuedWebhook"),
         read("/v1/webhooks/{id}", "show_webhook", Webhooks, Webhook, get(webhooks::show))
             .says("One webhook").gives(200, "Webhook"),
@@ -207,6 +209,7 @@ fn read(
         module,
         access: Access::Read,
         target,
+        makes: Target::Nothing,
         confirms: Confirms::Never,
         gives_credential: false,
         rehearses: false,
@@ -266,6 +269,11 @@ impl Entry {
 
     fn query(mut self, names: &'static [&'static str]) -> Entry {
         self.route.query = names;
+        self
+    }
+
+    fn makes(mut self, target: Target) -> Entry {
+        self.route.makes = target;
         self
     }
 

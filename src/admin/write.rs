@@ -87,7 +87,7 @@ async fn attempt(admitted: Admitted, next: Next) -> Result<Response, Problem> {
         admitted.request_id.clone(),
     );
     let before = snapshot(&admin, admitted.route.target, &admitted.parameter).await;
-    let write = record_of(&admitted, before);
+    let mut write = record_of(&admitted, before);
     let begun = admin
         .ledger
         .begin_request(
@@ -131,6 +131,13 @@ async fn attempt(admitted: Admitted, next: Next) -> Result<Response, Problem> {
         Err(error) => return Err(Problem::new(500, "no answer", error.to_string())),
     };
     let end = end_of(head.status, &body, &route);
+    if let Some(made) = end
+        .answer
+        .as_deref()
+        .and_then(|answer| made(&route, answer))
+    {
+        write.target = made;
+    }
     if let Err(error) = admin.ledger.end_request(&key, &holder, &write, &end).await {
         // It is done; a repeat finds so, and the sweep logs it.
         tracing::warn!(%error, request = holder, "the end of a write cannot be recorded yet");
@@ -257,8 +264,20 @@ fn replayed(admitted: &Admitted, status: u16, answer: String) -> Response {
     response
 }
 
-fn record_of(admitted: &Admitted, before: Option<Value>) -> Write {
-    let kind = match admitted.route.target {
+/// What the request has made, as the log names it.
+fn made(route: &Route, answer: &str) -> Option<String> {
+    let answer: Value = serde_json::from_str(answer).ok()?;
+    let name = match (&answer["id"], &answer["name"]) {
+        (Value::Number(id), _) => id.to_string(),
+        (Value::String(id), _) | (_, Value::String(id)) => id.clone(),
+        _ => return None,
+    };
+    Some(target_text(route.makes, &name)).filter(|text| !text.is_empty())
+}
+
+/// Like `rain:7`; empty for nothing.
+fn target_text(target: Target, name: &str) -> String {
+    let kind = match target {
         Target::Nothing => "",
         Target::Rain => "rain",
         Target::Sponsor => "account:sponsor",
@@ -270,17 +289,16 @@ fn record_of(admitted: &Admitted, before: Option<Value>) -> Write {
         Target::Webhook => "webhook",
         Target::Delivery => "delivery",
     };
-    let target = match kind {
+    match kind {
         "" => String::new(),
-        kind => format!(
-            "{kind}:{}",
-            admitted
-                .parameter
-                .chars()
-                .take(KEY_BYTES_MAX)
-                .collect::<String>()
-        ),
-    };
+        kind => {
+            let name: String = name.chars().take(KEY_BYTES_MAX).collect();
+            format!("{kind}:{name}")
+        }
+    }
+}
+
+fn record_of(admitted: &Admitted, before: Option<Value>) -> Write {
     Write {
         request_id: admitted.request_id.clone(),
         caller: admitted.caller.id.clone(),
@@ -288,7 +306,7 @@ fn record_of(admitted: &Admitted, before: Option<Value>) -> Write {
         method: admitted.parts.method.to_string(),
         path: admitted.parts.uri.path().to_owned(),
         operation: admitted.route.operation.to_owned(),
-        target,
+        target: target_text(admitted.route.target, &admitted.parameter),
         before: before.map(|before| before.to_string()),
     }
 }
@@ -345,7 +363,7 @@ pub async fn log_refused(admitted: &Admitted, status: u16, why: &str) -> Result<
         answer: None,
     };
     let write = record_of(admitted, None);
-    Ok(admitted.admin.ledger.log_refused(&write, &end).await?)
+    Ok(admitted.admin.ledger.log_alone(&write, &end).await?)
 }
 
 /// Logs what was left by processes that died, and forgets old answers, until `stop`.

@@ -126,9 +126,9 @@ impl Ledger {
         tx.commit().await
     }
 
-    /// A line for a write that was never begun.
-    pub async fn log_refused(&self, write: &Write, end: &End) -> Result<(), LedgerError> {
-        let mut tx = self.db.begin("logging a refused write").await?;
+    /// A line for what was never begun as a write: one that was refused, a login.
+    pub async fn log_alone(&self, write: &Write, end: &End) -> Result<(), LedgerError> {
+        let mut tx = self.db.begin("writing a line of the log").await?;
         tx.log(write, end).await?;
         tx.commit().await
     }

@@ -1,5 +1,6 @@
 //! Log in, log out, who is logged in.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use axum::Json;
@@ -9,16 +10,18 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::super::caller::{Caller, Role};
 use super::super::guard::read_body;
 use super::super::problem::Problem;
 use super::super::server::Peer;
-use super::super::signing::Credential;
+use super::super::signing::{Credential, random_text};
 use super::super::{Admin, Shared};
 use super::session::{self, COOKIE, Cookie};
 use crate::clock::now_ms;
-use crate::ledger::ConsoleSession;
+use crate::ledger::{ConsoleSession, End, Write};
+use crate::metrics;
 
 /// Who is logged in, and what pages need to write in their name.
 #[derive(Serialize)]
@@ -77,12 +80,24 @@ pub async fn log_in(State(admin): Shared, request: Request) -> Result<Response, 
         let detail = "the connection does not say where it comes from";
         Problem::new(500, "no address", detail)
     })?;
-    admin.logins.begin(&given.id, *address, Instant::now())?;
-    let holder = admin.gate.holder(&admin, &given.id, &given.secret).await?;
-    let Some((caller, secret_hash)) = holder else {
-        tracing::info!(%address, "a login to the console failed");
+    let begun = admin.logins.begin(&given.id, *address, Instant::now());
+    begun.inspect_err(|_| metrics::get().console_login("throttled"))?;
+    let holder = admin.gate.holder(&admin, &given.id, &given.secret).await;
+    let holder = holder.and_then(|holder| {
         let detail = "there is no such key, or its secret is another";
-        return Err(Problem::new(401, "the login failed", detail));
+        holder.ok_or_else(|| Problem::new(401, "the login failed", detail))
+    });
+    let (caller, secret_hash) = match holder {
+        Ok(holder) => holder,
+        Err(problem) => {
+            metrics::get().console_login("failed");
+            tracing::info!(%address, "a login to the console failed");
+            // A text that is no key's name may be a secret in the wrong field, and strangers have many: neither is kept.
+            if let Some(named) = admin.gate.named(&admin, &given.id).await? {
+                record(&admin, "log_in", &named, Some(*address), Err(&problem)).await?;
+            }
+            return Err(problem);
+        }
     };
     admin.logins.succeeded(&given.id, *address);
     let text = session::fresh()?;
@@ -103,9 +118,47 @@ pub async fn log_in(State(admin): Shared, request: Request) -> Result<Response, 
         .ledger
         .begin_console_session(&session, begun_since, now - idle)
         .await?;
+    record(&admin, "log_in", &caller, Some(*address), Ok(200)).await?;
+    metrics::get().console_login("succeeded");
     let cookie = cookie(&parts.headers, &text, most.as_secs().max(1));
     let who = Who::new(&admin, caller, &session.hash);
     Ok((StatusCode::OK, cookie, Json(who)).into_response())
+}
+
+/// A line of the log. Failed logins of keys that there are: 10 a minute of each at most, in each process.
+async fn record(
+    admin: &Admin,
+    operation: &str,
+    key: &Caller,
+    address: Option<IpAddr>,
+    how: Result<u16, &Problem>,
+) -> Result<(), Problem> {
+    let path = match address {
+        Some(_) => "/console/login",
+        None => "/console/logout",
+    };
+    let write = Write {
+        request_id: random_text(),
+        caller: key.id.clone(),
+        caller_name: key.name.clone(),
+        method: "POST".into(),
+        path: path.into(),
+        operation: operation.into(),
+        target: format!("key:{}", key.id),
+        before: None,
+    };
+    let (status, outcome) = match how {
+        Ok(status) => (status, "done".to_owned()),
+        Err(problem) => (problem.status(), format!("refused: {}", problem.text())),
+    };
+    let end = End {
+        at_ms: now_ms(),
+        status,
+        outcome,
+        after: address.map(|address| json!({ "address": address }).to_string()),
+        answer: None,
+    };
+    Ok(admin.ledger.log_alone(&write, &end).await?)
 }
 
 /// JSON only: a form of another site cannot send that.
@@ -146,8 +199,9 @@ fn cookie(
 pub async fn log_out(State(admin): Shared, request: Request) -> Result<Response, Problem> {
     let (parts, _) = request.into_parts();
     if let Some(sent) = Cookie::read(&parts.headers) {
-        session::authenticate(&admin, &parts, &sent).await?;
+        let caller = session::authenticate(&admin, &parts, &sent).await?;
         admin.ledger.end_console_session(&sent.hash).await?;
+        record(&admin, "log_out", &caller, None, Ok(204)).await?;
     }
     let gone = cookie(&parts.headers, "", 0);
     Ok((StatusCode::NO_CONTENT, gone).into_response())

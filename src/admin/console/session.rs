@@ -13,6 +13,7 @@ use super::super::Admin;
 use super::super::auth::hash_of;
 use super::super::caller::Caller;
 use super::super::problem::Problem;
+use super::super::refusal::Refusal;
 use super::super::signing::IDEMPOTENCY_KEY;
 use crate::clock::now_ms;
 use crate::ledger::ConsoleSession;
@@ -70,7 +71,7 @@ pub async fn authenticate(
             let detail = format!(
                 "a request by cookie that is not a GET needs the header {CSRF}, as GET /console/session gives it"
             );
-            return Err(Problem::new(403, "not from a page of the console", detail));
+            return Err(Problem::refused(Refusal::ForeignPage, detail));
         }
     }
     // An EventSource comes back by itself.
@@ -85,7 +86,7 @@ pub async fn authenticate(
 
 /// The session, if its time is not over.
 async fn find(admin: &Admin, cookie: &Cookie) -> Result<ConsoleSession, Problem> {
-    let ended = || Problem::new(401, "the session has ended", "log in again");
+    let ended = || Problem::refused(Refusal::Session, "log in again");
     let session = admin.ledger.console_session(&cookie.hash).await?;
     let session = session.ok_or_else(ended)?;
     let (now, settings) = (now_ms(), &admin.settings);

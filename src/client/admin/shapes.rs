@@ -263,7 +263,7 @@ pub struct Key {
     /// Like `rains:write`; who may write may read.
     #[serde(default)]
     pub permissions: Vec<String>,
-    /// active, expired or revoked
+    /// active, expired, revoked, or fixed: the key `bootstrap`, which is the server's file
     pub state: String,
     pub generation: u32,
     pub created_at_ms: i64,

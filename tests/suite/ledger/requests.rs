@@ -86,7 +86,7 @@ async fn what_nobody_ended_is_logged_as_unknown_and_old_answers_are_forgotten(st
 
 async fn a_line_of_the_log_and_a_key_are_there_for_good(store: Store) {
     let ledger = &store.ledger;
-    ledger.log_refused(&write("/a"), &done("1")).await.unwrap();
+    ledger.log_alone(&write("/a"), &done("1")).await.unwrap();
     let key = hongbao::ledger::ApiKey {
         id: "k1".into(),
         name: "anna".into(),

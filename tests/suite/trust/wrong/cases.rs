@@ -444,7 +444,16 @@ pub fn writes(key: &str) -> Vec<Case> {
         ("/v1/keys/none/revoke", "{}", NOT_FOUND),
         ("/v1/keys/none/rotate", r#"{"overlap_ms":-1}"#, BAD),
         ("/v1/keys/none/rotate", r#"{"overlap_ms":9999999999}"#, BAD),
-        ("/v1/keys/bootstrap/revoke", "{}", NOT_FOUND),
+        (
+            "/v1/keys/bootstrap/revoke",
+            "{}",
+            (409, "the key is a file's"),
+        ),
+        (
+            "/v1/keys/bootstrap/rotate",
+            "{}",
+            (409, "the key is a file's"),
+        ),
     ];
     let post = |(path, body, wanted): (&str, &str, _)| {
         let what = format!("POST {path} {}", body.chars().take(120).collect::<String>());
