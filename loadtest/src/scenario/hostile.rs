@@ -53,7 +53,7 @@ pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
     let field = Field::new(&args.target, &args.output)?;
     let hostile = args.slow_loris + args.slow_readers + args.garbage;
     crate::limits::allow_descriptors(u64::from(args.sessions + hostile) + 1_000);
-    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?)?;
+    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?, args.length)?;
     field.connect_all(&mut swarm, args.sessions)?;
     let plan = |seed| Plan::new(args.rate, args.length, Duration::ZERO, Some(seed));
     let alone = swarm.open_loop(plan(field.seed), IN_FLIGHT_MAX);
