@@ -232,13 +232,28 @@ pub struct HostileArgs {
     /// How long the honest are measured without the others, and with them.
     #[arg(long, default_value = "10s", value_parser = duration, value_name = "TIME")]
     pub length: Duration,
+    /// Alone and among the others in turns, so often, 1 to 99; the medians count.
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=99), value_name = "COUNT")]
+    pub rounds: u32,
     /// The p99 of the honest may rise to so many times what it is without the others.
     #[arg(long, default_value = "1.5", value_parser = factor, allow_negative_numbers = true, value_name = "FACTOR")]
     pub factor_max: f64,
+    /// Only the hostile clients, until standard input ends.
+    #[arg(long, hide = true)]
+    pub crowd: bool,
+    /// This program, if it is not the one that runs.
+    #[arg(long, hide = true)]
+    pub program: Option<PathBuf>,
     #[command(flatten)]
     pub target: Target,
     #[command(flatten)]
     pub output: Output,
+}
+
+impl HostileArgs {
+    pub fn hostile(&self) -> u32 {
+        self.slow_loris + self.slow_readers + self.garbage
+    }
 }
 
 #[derive(Debug, Clone, Args)]
