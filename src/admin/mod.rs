@@ -26,6 +26,8 @@ mod log;
 pub mod openapi;
 /// The rains of schedules, ahead of their openings.
 pub mod openings;
+/// Ledger and nodes, one by one.
+pub mod nodes;
 /// Pages of lists.
 mod page;
 /// How claims flow.
@@ -90,6 +92,9 @@ pub struct Admin {
     pub pipeline: pipeline::Pipeline,
     pub previews: Previews,
     pub live: Live,
+    pub nodes: nodes::Look,
+    /// Of this process.
+    pub roles: Vec<&'static str>,
     pub logins: Logins,
     /// Where work that outlives a request is registered.
     pub tasks: TaskTracker,
