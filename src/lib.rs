@@ -66,5 +66,8 @@ pub mod metrics;
 /// Where tests let the process die.
 pub mod crash;
 
+/// How numbers look on a terminal.
+pub mod paint;
+
 /// This machine's wall clock.
 pub mod clock;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::record::Record;
-use crate::show::paint::thousands;
+use hongbao::paint::thousands;
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 260.0;

@@ -16,6 +16,8 @@ mod interrupt;
 mod knee;
 /// Descriptors.
 mod limits;
+/// What the figures were taken on.
+mod machine;
 /// Counts and latencies while it runs.
 mod meter;
 /// The scenario `rain`: a whole life of a rain, seen from outside.
@@ -30,6 +32,8 @@ pub mod report;
 pub mod scenario;
 /// What a person sees while it runs.
 mod show;
+/// Where sessions come from.
+mod sources;
 /// Connections by the thousand, cheaply.
 pub mod swarm;
 /// Session tokens.

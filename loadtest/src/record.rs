@@ -12,8 +12,8 @@ use serde::Serialize;
 use crate::LoadError;
 use crate::knee::Trial;
 use crate::rain::checks::Check;
-use crate::show::paint::{Paint, thousands};
 use crate::swarm::tally::{Slot, Tally, quantile_ms};
+use hongbao::paint::{Paint, thousands};
 
 /// Changes when a field changes its meaning.
 pub const VERSION: u32 = 1;
@@ -464,7 +464,7 @@ pub mod tests {
 
     pub fn record() -> Record {
         let told = |_: &Slot| {};
-        let mut tally = Tally::new(0).with_series(1_000, Box::new(told));
+        let mut tally = Tally::new(0).with_series(1_000, 1, Box::new(told));
         for n in 0..3_000u64 {
             let due = n * 1_000_000;
             tally.planned(due, due);

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 
 use crate::meter::Spread;
 use crate::rain::checks::Check;
-use crate::show::paint::{Paint, thousands};
+use hongbao::paint::{Paint, thousands};
 
 /// Of an audit's differences, so many are printed; the JSON has all of them.
 const DIFFERENCES_MAX: usize = 50;

@@ -229,14 +229,14 @@ pub async fn discard(
         {
             (false, "the user had been credited; nothing was taken back")
         }
-        Discard::Credited { user, cents } => {
+        Discard::Credited { user: _, cents } => {
             // The packet was paid, only not to this claim: the claim is what is given up, and no money is there to give back. The ledger
             // keeps who gave it up and why, and the audit finds it there.
             admin
                 .ledger
                 .drop_claim(&letter.claim, reason, now_ms())
                 .await?;
-            tracing::warn!(packet = %letter.claim.packet.id, %user, %cents, "a claim in conflict with a credit was discarded");
+            tracing::warn!(packet = %letter.claim.packet.id, %cents, "a claim in conflict with a credit was discarded");
             (
                 false,
                 "the packet is credited to another claim; this one was dropped",

@@ -12,8 +12,6 @@ mod doctor;
 mod keys;
 /// Completions and the man page.
 mod manual;
-/// Bars, lines, colours.
-mod paint;
 /// What a rain would be.
 mod preview;
 /// Rains: create, show, top up, close and the rest.

@@ -7,10 +7,10 @@ use clap::Args;
 use hongbao::client::admin::NewRain;
 use hongbao::client::rains::{Preview, Rehearsal};
 use hongbao::config::Settings;
+use hongbao::paint::{bar, thousands};
 use hongbao::rain::Cents;
 use hongbao::rain::split::{Rule, Tier};
 
-use super::paint::{bar, thousands};
 use super::rains::{packets_of, parse_rule, parse_tier};
 use super::remote::ServerFlags;
 

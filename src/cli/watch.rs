@@ -11,9 +11,9 @@ use clap::Args;
 use hongbao::client::admin::{AdminClient, AdminError};
 use hongbao::client::live::{Counts, LiveEvent, LiveNumbers};
 use hongbao::config::Settings;
+use hongbao::paint::{self, Paint, bar, sparkline, thousands};
 use hongbao::rain::{RainId, State};
 
-use super::paint::{self, Paint, bar, sparkline, thousands};
 use super::remote::ServerFlags;
 
 /// Width of the bar and of the line of rates.
@@ -42,7 +42,7 @@ pub async fn watch(settings: &Settings, flags: WatchFlags) -> anyhow::Result<Exi
             (false, true) => Way::Block,
             (false, false) => Way::Lines,
         },
-        paint: Paint::for_stdout(),
+        paint: Paint::for_terminal(std::io::stdout().is_terminal()),
         rates: VecDeque::new(),
         lines_drawn: 0,
     };

@@ -16,6 +16,7 @@ use super::session::Session;
 use super::worker::Worker;
 use crate::clock::now_ms;
 use crate::config::{self, GRAB_BATCH_MAX};
+use crate::log::JOURNEY;
 use crate::rain::{Durability, Packet, RainId};
 use crate::store::bucket_of;
 use crate::store::grab::{self, Answer, Doubt, Gate, Grabbed};
@@ -288,6 +289,15 @@ impl Lane {
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
         if let Some(packet) = packet {
+            tracing::trace!(
+                target: JOURNEY,
+                packet = %packet.id,
+                rain = %id,
+                session = grab.session.id,
+                request = grab.request_id,
+                outcome = outcome.as_str_name(),
+                "grabbed"
+            );
             worker.await_credit(&grab.session, packet.id);
         }
         grab.finish(worker);

@@ -1,5 +1,6 @@
 //! What becomes of a claim after a try to credit it.
 
+use super::follow;
 use crate::ledger::Verdict;
 use crate::metrics;
 use crate::store::bucket::LeasedClaim;
@@ -23,12 +24,19 @@ pub fn decide(leased: &LeasedClaim, verdict: Verdict) -> Decision {
         Verdict::Credited => {
             metrics::get().credits.increment(1);
             metrics::get().credited_cents.increment(cents.0 as u64);
+            follow("credited", std::iter::once(&leased.claim));
             Decision::TellThenAck
         }
         // Whoever credited it may have died before it told the user.
-        Verdict::Existed => Decision::TellThenAck,
+        Verdict::Existed => {
+            follow("found credited", std::iter::once(&leased.claim));
+            Decision::TellThenAck
+        }
         // The money went back to the sponsor by a person's decision: nothing is left to credit.
-        Verdict::Discarded => Decision::Ack,
+        Verdict::Discarded => {
+            follow("found discarded", std::iter::once(&leased.claim));
+            Decision::Ack
+        }
         Verdict::Conflict { user, cents } => Decision::Bury(format!(
             "conflict: the packet is credited to {user} with {cents}"
         )),

@@ -23,11 +23,12 @@ use crate::clock::now_ms;
 use crate::config::{self, LEASE_BATCH_MAX};
 use crate::jitter::Jitter;
 use crate::ledger::{Balance, CREDIT_BATCH_MAX, Verdict};
+use crate::log::JOURNEY;
 use crate::post::chain;
 use crate::rain::Claim;
 use crate::store::bucket::{Bucket, Lease, LeasedClaim};
 use crate::store::inbox::Credited;
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, dead};
 use breaker::{Breaker, Outage, Permit, Turn};
 use decide::{Decision, decide};
 use notify::Notifier;
@@ -132,6 +133,7 @@ impl Settler {
                 match lease {
                     Ok(lease) if lease.claims.is_empty() => {}
                     Ok(lease) => {
+                        follow("leased", lease.claims.iter().map(|leased| &leased.claim));
                         room = room.saturating_sub(lease.claims.len());
                         held.push(Held { bucket, lease });
                     }
@@ -259,10 +261,13 @@ impl Settler {
         }
         let told = self.tell(held, &paid).await;
         acks.extend(told.acks);
-        if !acks.is_empty()
-            && let Err(error) = held.bucket.ack(&acks).await
-        {
-            tracing::warn!(%error, bucket = %held.bucket.tag, "credited claims could not be acked; they will be found credited");
+        if !acks.is_empty() {
+            match held.bucket.ack(&acks).await {
+                Ok(_) => follow("acked", acks.iter()),
+                Err(error) => {
+                    tracing::warn!(%error, bucket = %held.bucket.tag, "credited claims could not be acked; they will be found credited")
+                }
+            }
         }
         self.retry(held, true, tried).await;
         self.retry(held, false, untried).await;
@@ -279,6 +284,7 @@ impl Settler {
         if retries.is_empty() {
             return;
         }
+        follow("put off", retries.iter().map(|(claim, ..)| claim));
         let deadline_ms = held.lease.deadline_ms;
         match held
             .bucket
@@ -297,7 +303,9 @@ impl Settler {
             return;
         }
         for (claim, reason) in &burials {
-            tracing::error!(packet = %claim.packet.id, reason, "claim buried");
+            // What follows the kind may name a user, or be another company's text: the dead letter has it.
+            let kind = dead::kind(reason);
+            tracing::error!(packet = %claim.packet.id, kind, "claim buried: the dead letter says why");
         }
         match held
             .bucket
@@ -309,6 +317,15 @@ impl Settler {
                 tracing::warn!(%error, bucket = %held.bucket.tag, "claims could not be buried yet")
             }
         }
+    }
+}
+
+/// A step of each packet's way, for the log: see [`JOURNEY`].
+fn follow<'a>(step: &str, claims: impl Iterator<Item = &'a Claim>) {
+    if tracing::enabled!(target: JOURNEY, tracing::Level::TRACE) {
+        claims.for_each(
+            |claim| tracing::trace!(target: JOURNEY, packet = %claim.packet.id, "{step}"),
+        );
     }
 }
 

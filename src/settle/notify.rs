@@ -209,6 +209,7 @@ impl Settler {
             if claims.is_empty() {
                 continue;
             }
+            super::follow("put off", claims.iter().map(|(claim, ..)| claim));
             let retried = held
                 .bucket
                 .retry(held.lease.deadline_ms, attempted, None, &claims)

@@ -25,10 +25,14 @@ impl Filter {
 }
 
 impl DeadLetter {
-    /// The kind of its reason: what stands before the colon.
     pub fn reason_kind(&self) -> &str {
-        self.reason.split(':').next().unwrap_or_default()
+        kind(&self.reason)
     }
+}
+
+/// The kind of a reason: what stands before its colon. It names nobody.
+pub fn kind(reason: &str) -> &str {
+    reason.split(':').next().unwrap_or_default()
 }
 
 /// A page of letters by packet id.

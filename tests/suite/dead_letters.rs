@@ -353,6 +353,19 @@ async fn a_conflict_keeps_its_letter_until_a_person_drops_the_claim_for_the_reco
         admin.audit(rain).await.unwrap().balanced,
         "the record explains it"
     );
+    // The letter names both users, the log neither.
+    let log = server.log();
+    let mut lines = log
+        .lines()
+        .filter(|line| line.contains(&won.packet_id.to_string()));
+    assert!(
+        lines.clone().any(|line| line.contains("kind=\"conflict\"")),
+        "{log}"
+    );
+    assert!(
+        lines.all(|line| !line.contains("anna") && !line.contains("ben")),
+        "{log}"
+    );
     admin.close_rain(rain).await.unwrap_err(); // eleven packets in pools and winners: a person must look
     assert_eq!(admin.account("user:ben").await.ok(), None);
 }

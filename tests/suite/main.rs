@@ -28,6 +28,8 @@ mod gateway;
 mod grafana;
 /// What a user is told after the credit, whoever dies in between.
 mod inbox;
+/// One grab followed in the log, from its frame to its credit.
+mod journey;
 /// Who may work at something now.
 mod leases;
 /// Every promise of the ledger, on both stores.

@@ -40,12 +40,13 @@ use tempfile::TempDir;
 use crate::LoadError;
 use crate::args::BenchArgs;
 use crate::interrupt;
+use crate::machine::Machine;
 use crate::record::Verdict;
 use crate::swarm::dialect::{Ask, Dialect, Gateway, Who};
 use crate::swarm::tally::Tally;
 use crate::swarm::{Closed, Ramp, Swarm};
 use server::Server;
-use table::{Machine, Row, Table};
+use table::{Row, Table};
 
 /// Why a benchmark has no result.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +152,7 @@ pub async fn run(args: BenchArgs) -> Result<Verdict, LoadError> {
         length: args.length,
         quiet: args.quiet,
     };
-    let mut table = Table::new(Machine::here());
+    let mut table = Table::new(Machine::here().with_redis());
     let mut failed = vec![];
     let mut add = |table: &mut Table, name: &str, rows: Result<Vec<Row>, BenchError>| match rows {
         Ok(rows) => {

@@ -3,6 +3,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::median;
+use crate::machine::Machine;
 
 /// What a measured figure has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -97,53 +98,6 @@ impl Row {
     }
 }
 
-/// What the figures were taken on.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Machine {
-    pub processors: usize,
-    pub model: String,
-    pub kernel: String,
-    pub redis: String,
-    /// Runnable tasks, averaged over the minute before: more than the processors means that somebody else is at work.
-    pub load_before: f64,
-    pub at_ms: i64,
-}
-
-impl Machine {
-    pub fn here() -> Machine {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let cpus = read("/proc/cpuinfo");
-        let model = cpus
-            .lines()
-            .find_map(|line| line.strip_prefix("model name"));
-        let redis = std::process::Command::new("redis-server")
-            .arg("--version")
-            .output();
-        let redis = redis.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-        let version = |text: String| {
-            let word = text
-                .split_whitespace()
-                .find_map(|word| word.strip_prefix("v="));
-            word.unwrap_or_default().to_owned()
-        };
-        Machine {
-            processors: std::thread::available_parallelism().map_or(0, usize::from),
-            model: model
-                .unwrap_or_default()
-                .trim_start_matches([' ', '\t', ':'])
-                .to_owned(),
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            redis: redis.map(version).unwrap_or_default(),
-            load_before: read("/proc/loadavg")
-                .split_whitespace()
-                .next()
-                .and_then(|text| text.parse().ok())
-                .unwrap_or(0.0),
-            at_ms: hongbao::clock::now_ms(),
-        }
-    }
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
     /// Changes when a field changes its meaning.
@@ -235,6 +189,7 @@ mod tests {
             processors: 2,
             model: "Test".into(),
             kernel: "6".into(),
+            memory_mib: 1_024,
             redis: "7".into(),
             load_before: 0.5,
             at_ms: 1,

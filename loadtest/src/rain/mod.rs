@@ -27,7 +27,8 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::LoadError;
 use crate::args::{Opens, RainArgs};
 use crate::report::money;
-use crate::show::{Show, View, paint::thousands};
+use crate::show::{Show, View};
+use hongbao::paint::thousands;
 
 use session::{Crew, Step, Story};
 

@@ -32,12 +32,12 @@ use crate::LoadError;
 use crate::limits::allow_descriptors;
 use crate::rains::{self, Order};
 use crate::record::{Record, Verdict};
-use crate::show::paint::{Paint, thousands};
 use crate::swarm::dialect::{Ask, Dialect, Gateway, Who};
 use crate::swarm::tally::{Slot, Tally};
 use crate::swarm::{Ramp, Swarm};
 use crate::tokens::{Signer, read_text};
 use args::{AdminTarget, Output, Target};
+use hongbao::paint::{Paint, thousands};
 
 pub use connect::connect;
 pub use grabs::grabs;
@@ -109,7 +109,7 @@ impl Field {
     fn swarm<D: Dialect>(&self, dialect: D) -> Result<Swarm<D>, LoadError> {
         let mut swarm = Swarm::new(dialect).map_err(generator("start the generator"))?;
         let told = if self.quiet { nobody } else { progress };
-        swarm.with_series(SLOT_MS, told);
+        swarm.with_series(SLOT_MS, 1, told);
         Ok(swarm)
     }
 

@@ -1,8 +1,6 @@
 //! What a person sees while it runs, on standard error: a small picture on a terminal, plain lines elsewhere, nothing when quiet. The summary
 //! goes to standard output.
 
-/// Colours.
-pub mod paint;
 /// Packets falling.
 mod sky;
 
@@ -20,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::meter::{Meter, Spread};
 use crate::rain::session::Crew;
-use paint::{Paint, thousands};
+use hongbao::paint::{Paint, is_dumb, thousands};
 use sky::Sky;
 
 /// Between two frames on a terminal.
@@ -82,8 +80,7 @@ impl Show {
     /// Starts the task that draws.
     pub fn start(quiet: bool) -> Show {
         let terminal = std::io::stderr().is_terminal();
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let mode = match (quiet, terminal && !dumb) {
+        let mode = match (quiet, terminal && !is_dumb()) {
             (true, _) => Mode::Quiet,
             (false, true) => Mode::Picture,
             (false, false) => Mode::Lines,

@@ -1,4 +1,4 @@
-use super::paint::Paint;
+use hongbao::paint::Paint;
 
 /// Rows of the sky.
 const HEIGHT: usize = 7;

@@ -15,7 +15,7 @@ pub mod tally;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use crate::interrupt;
+use crate::sources::Sources;
 use dialect::{Dialect, Heard};
 use plan::Plan;
 use tally::{Slot, Tally};
@@ -36,9 +37,6 @@ use tally::{Slot, Tally};
 pub const IN_FLIGHT_MAX: u32 = 64;
 /// Connections that may be on their way to a Welcome at the same time.
 const CONNECTING_MAX: usize = 512;
-/// Sessions per loopback address, and addresses at most: a storm from one address would run out of ports.
-const PER_SOURCE: usize = 2_000;
-const SOURCES_MAX: usize = 250;
 /// What is in flight when a run ends may still be answered for this long.
 const DRAIN_MAX: Duration = Duration::from_secs(3);
 /// The timer of an open loop is not set finer: each wake-up costs some microseconds.
@@ -131,8 +129,9 @@ struct Step<'a> {
 #[derive(Clone, Copy)]
 struct Series {
     slot_ms: u64,
-    /// Is told of each when it is over.
+    /// Is told of some of them as of one, when they are over.
     told: fn(&Slot),
+    slots_a_line: usize,
 }
 
 pub struct Swarm<D> {
@@ -149,6 +148,7 @@ pub struct Swarm<D> {
     /// Connections with bytes to write that no event will bring up.
     dirty: VecDeque<usize>,
     series: Option<Series>,
+    sources: Sources,
 }
 
 impl<D: Dialect> Swarm<D> {
@@ -171,19 +171,31 @@ impl<D: Dialect> Swarm<D> {
             in_flight: 0,
             dirty: VecDeque::new(),
             series: None,
+            sources: Sources::default(),
         })
     }
 
-    /// From now on runs are cut into slots.
-    pub fn with_series(&mut self, slot_ms: u64, told: fn(&Slot)) {
-        self.series = Some(Series { slot_ms, told });
+    /// From now on connections come from these addresses.
+    pub fn with_sources(&mut self, sources: Sources) {
+        self.sources = sources;
+    }
+
+    /// From now on runs are cut into slots; `told` hears of each `slots_a_line` of them as of one.
+    pub fn with_series(&mut self, slot_ms: u64, slots_a_line: usize, told: fn(&Slot)) {
+        self.series = Some(Series {
+            slot_ms,
+            told,
+            slots_a_line,
+        });
     }
 
     fn tally(&self, start: u64) -> Tally {
         match self.series {
-            Some(Series { slot_ms, told }) => {
-                Tally::new(start).with_series(slot_ms, Box::new(told))
-            }
+            Some(Series {
+                slot_ms,
+                told,
+                slots_a_line,
+            }) => Tally::new(start).with_series(slot_ms, slots_a_line, Box::new(told)),
             None => Tally::new(start),
         }
     }
@@ -242,9 +254,7 @@ impl<D: Dialect> Swarm<D> {
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
         if server.ip().is_loopback() && server.is_ipv4() {
-            // 127.0.0.2 and up: 127.0.0.1 is left to everybody else on this machine.
-            let last = 2 + (index / PER_SOURCE) % SOURCES_MAX;
-            let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last as u8));
+            let source = self.sources.of(index);
             // The port is chosen when the server is known: several generators may then share ports towards several servers.
             setsockopt(&socket, IpBindAddressNoPort, &true)?;
             socket.bind(&SocketAddr::new(source, 0).into())?;

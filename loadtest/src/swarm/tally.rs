@@ -1,4 +1,5 @@
 use hdrhistogram::Histogram;
+use hdrhistogram::serialization::{Serializer, V2Serializer};
 
 use crate::meter::histogram_us;
 
@@ -21,6 +22,9 @@ pub struct Slot {
     pub p50_ms: f64,
     pub p99_ms: f64,
     pub max_ms: f64,
+    /// All of them, as they stand in an HDR log.
+    #[serde(skip)]
+    pub hdr: Vec<u8>,
 }
 
 /// Cuts a run into slots.
@@ -30,6 +34,12 @@ struct Series {
     begins: u64,
     latencies: Histogram<u64>,
     done: Vec<Slot>,
+    /// Somebody hears of some slots as of one.
+    line: Slot,
+    line_latencies: Histogram<u64>,
+    slots_a_line: usize,
+    line_slots: usize,
+    told_slots: usize,
     told: Box<dyn FnMut(&Slot)>,
 }
 
@@ -84,14 +94,24 @@ impl Tally {
         }
     }
 
-    /// Keeps slots of `length_ms` too, and tells of each when it is over.
-    pub fn with_series(mut self, length_ms: u64, told: Box<dyn FnMut(&Slot)>) -> Tally {
+    /// Keeps slots of `length_ms` too, and tells of each `slots_a_line` of them as of one when they are over.
+    pub fn with_series(
+        mut self,
+        length_ms: u64,
+        slots_a_line: usize,
+        told: Box<dyn FnMut(&Slot)>,
+    ) -> Tally {
         self.series = Some(Series {
             length: length_ms * 1_000_000,
             current: Slot::default(),
             begins: self.start,
             latencies: histogram_us(),
             done: vec![],
+            line: Slot::default(),
+            line_latencies: histogram_us(),
+            slots_a_line,
+            line_slots: 0,
+            told_slots: 0,
             told,
         });
         self
@@ -183,6 +203,7 @@ impl Tally {
         if series.current.planned + series.current.answered > 0 {
             series.close();
         }
+        series.tell_line();
         series.done.clone()
     }
 }
@@ -195,17 +216,56 @@ impl Series {
     }
 
     fn close(&mut self) {
-        let slot = Slot {
-            at_s: self.done.len() as f64 * self.length as f64 / 1e9,
-            p50_ms: quantile_ms(&self.latencies, 0.5),
-            p99_ms: quantile_ms(&self.latencies, 0.99),
-            max_ms: quantile_ms(&self.latencies, 1.0),
-            ..std::mem::take(&mut self.current)
-        };
-        (self.told)(&slot);
+        let at_s = self.done.len() as f64 * self.length as f64 / 1e9;
+        let slot = std::mem::take(&mut self.current).closed(at_s, &self.latencies);
+        self.tell(&slot);
         self.done.push(slot);
         self.latencies.reset();
         self.begins += self.length;
+    }
+
+    fn tell(&mut self, slot: &Slot) {
+        self.line.planned += slot.planned;
+        self.line.answered += slot.answered;
+        self.line.dropped += slot.dropped;
+        self.line.late += slot.late;
+        let _ = self.line_latencies.add(&self.latencies); // the same bounds, so it fits
+        self.line_slots += 1;
+        if self.line_slots == self.slots_a_line {
+            self.tell_line();
+        }
+    }
+
+    /// What has been gathered since the last line, if anything.
+    fn tell_line(&mut self) {
+        if self.line_slots > 0 {
+            self.told_slots += self.line_slots;
+            let first = self.told_slots - self.line_slots;
+            let at_s = first as f64 * self.length as f64 / 1e9;
+            let line = std::mem::take(&mut self.line).with_latencies(at_s, &self.line_latencies);
+            (self.told)(&line);
+            self.line_latencies.reset();
+            self.line_slots = 0;
+        }
+    }
+}
+
+impl Slot {
+    fn with_latencies(mut self, at_s: f64, latencies: &Histogram<u64>) -> Slot {
+        self.at_s = at_s;
+        self.p50_ms = quantile_ms(latencies, 0.5);
+        self.p99_ms = quantile_ms(latencies, 0.99);
+        self.max_ms = quantile_ms(latencies, 1.0);
+        self
+    }
+
+    /// The slot is over, and these are its latencies (µs).
+    pub fn closed(self, at_s: f64, latencies: &Histogram<u64>) -> Slot {
+        let mut slot = self.with_latencies(at_s, latencies);
+        V2Serializer::new()
+            .serialize(latencies, &mut slot.hdr)
+            .expect("memory does not fail");
+        slot
     }
 }
 
@@ -249,14 +309,15 @@ mod tests {
     fn slots_hold_what_happened_in_them() {
         let told = std::rc::Rc::new(std::cell::Cell::new(0));
         let count = told.clone();
-        let tell = Box::new(move |_: &Slot| count.set(count.get() + 1));
-        let mut tally = Tally::new(0).with_series(100, tell);
+        let tell = Box::new(move |line: &Slot| count.set(count.get() * 10 + line.answered));
+        let mut tally = Tally::new(0).with_series(100, 2, tell);
         for at in [10, 20, 110, 350] {
             tally.planned(at * MS, at * MS);
             tally.record(at * MS, (at + 5) * MS, 10);
         }
-        assert_eq!(told.get(), 3);
+        assert_eq!(told.get(), 3, "one line, of the first two slots");
         let slots = tally.slots();
+        assert_eq!(told.get(), 31);
         let answered: Vec<u64> = slots.iter().map(|slot| slot.answered).collect();
         assert_eq!(answered, [2, 1, 0, 1]);
         assert_eq!(slots[3].at_s, 0.3);

@@ -1,27 +1,34 @@
 //! How numbers look on a terminal.
 
 use std::env;
-use std::io::{IsTerminal, stdout};
 
-/// Colours on a terminal, unless the environment asks for none (<https://no-color.org>: set and not empty) or the terminal has none.
-#[derive(Clone, Copy)]
+/// Colours for one output, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Paint {
     coloured: bool,
 }
 
 impl Paint {
-    #[cfg(test)]
     pub const PLAIN: Paint = Paint { coloured: false };
 
-    pub fn for_stdout() -> Paint {
+    /// Colours on a terminal, unless the environment asks for none (<https://no-color.org>: set and not empty) or the terminal has none.
+    pub fn for_terminal(is_terminal: bool) -> Paint {
         let set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
         Paint {
-            coloured: stdout().is_terminal() && !is_dumb() && !set("NO_COLOR"),
+            coloured: is_terminal && !is_dumb() && !set("NO_COLOR"),
         }
     }
 
     pub fn bold(self, text: &str) -> String {
         self.wrap("1", text)
+    }
+
+    pub fn dim(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    pub fn green(self, text: &str) -> String {
+        self.wrap("32", text)
     }
 
     pub fn red(self, text: &str) -> String {
@@ -30,6 +37,11 @@ impl Paint {
 
     pub fn gold(self, text: &str) -> String {
         self.wrap("33;1", text)
+    }
+
+    /// A red packet: gold on red.
+    pub fn packet(self, text: &str) -> String {
+        self.wrap("41;93;1", text)
     }
 
     fn wrap(self, code: &str, text: &str) -> String {
@@ -99,6 +111,12 @@ mod tests {
         assert_eq!(bar(3, 0, 4), "▏", "of nothing");
         assert_eq!(sparkline(&[0.0, 1.0, 4.0, 8.0]), " ▁▄█");
         assert_eq!(sparkline(&[0.0, 0.0]), "  ");
+    }
+
+    #[test]
+    fn plain_paint_leaves_text_alone() {
+        assert_eq!(Paint::PLAIN.red("x"), "x");
+        assert_eq!(Paint::for_terminal(false), Paint::PLAIN);
     }
 
     #[test]
