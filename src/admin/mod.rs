@@ -22,12 +22,12 @@ mod keys;
 mod live;
 /// Who did what.
 mod log;
+/// Ledger and nodes, one by one.
+pub mod nodes;
 /// The OpenAPI page.
 pub mod openapi;
 /// The rains of schedules, ahead of their openings.
 pub mod openings;
-/// Ledger and nodes, one by one.
-pub mod nodes;
 /// Pages of lists.
 mod page;
 /// How claims flow.

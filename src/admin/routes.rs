@@ -9,8 +9,8 @@ use super::caller::{Access, Module};
 use super::confirm::Confirms;
 use super::webhooks::deliveries;
 use super::{
-    Admin, accounts, dead_letters, keys, live, log, nodes, pipeline, preview, rains, schedules, templates,
-    webhooks, winners,
+    Admin, accounts, dead_letters, keys, live, log, nodes, pipeline, preview, rains, schedules,
+    templates, webhooks, winners,
 };
 
 /// What a route is about, named by the first parameter of its path: the log says it, and shows it as it was before a write.

@@ -88,14 +88,20 @@ impl Bucket {
         let link = self.route.link();
         let connection = link.connect().await?;
         let mut read = redis::cmd("HMGET");
-        read.arg(&self.keys.gate).arg(&["run_id", "chunks", "state"]);
+        read.arg(&self.keys.gate)
+            .arg(&["run_id", "chunks", "state"]);
         let gate = link.call_on(&connection, &read).await?;
         let Value::Array(fields) = &gate else {
             return Err(script::REPAIR.misread(&gate));
         };
         let field = |i: usize| fields.get(i).and_then(text).unwrap_or_default();
         let loaded = field(1).parse().unwrap_or(0);
-        Ok(suspect(&connection.peer.run_id, field(0), field(2), loaded < chunks))
+        Ok(suspect(
+            &connection.peer.run_id,
+            field(0),
+            field(2),
+            loaded < chunks,
+        ))
     }
 
     /// Over one connection, so that the answers and the run id are of one process.

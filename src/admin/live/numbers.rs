@@ -190,8 +190,8 @@ impl Memory {
         let buckets = admin.store.buckets(rain);
         let there = rain.parts.first().loaded && rain.state != State::Finished;
         let chunks = there.then(|| rain.parts.loaded_chunks());
-        let mut looks = looks_at(&buckets, chunks)
-            .zip(futures_util::stream::iter(buckets.iter().enumerate()));
+        let mut looks =
+            looks_at(&buckets, chunks).zip(futures_util::stream::iter(buckets.iter().enumerate()));
         let now = Instant::now();
         let (mut counted, mut seen) = (vec![], HashMap::new());
         while let Some((look, (number, bucket))) = looks.next().await {

@@ -106,6 +106,11 @@ async fn an_operator_runs_a_rain_and_puts_a_dead_letter_right() {
             text.contains("Wins a second") && text.contains(" won") && !text.contains("\n300\n")
         })
         .await;
+    browser
+        .until("#latency", |text| {
+            text.ends_with(" ms") || text.ends_with(" µs")
+        })
+        .await;
     browser.picture("rain-running").await;
     let told = people.end().await;
     assert_eq!(told.len(), PACKETS as usize);
@@ -169,7 +174,7 @@ async fn finance_and_admins_have_their_pages_and_a_viewer_has_no_buttons() {
     browser.click("#yes").await;
     browser.sees("dialog", "This moves ¥12,345.67").await;
     browser.picture("confirm").await;
-    browser.click("#yes").await;
+    browser.click("#sure").await;
     browser.sees(".toasts", "Recorded").await;
     browser.sees("tbody", "12,345.67").await;
     browser.picture("accounts").await;

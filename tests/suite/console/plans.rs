@@ -92,7 +92,9 @@ async fn an_operator_has_a_server_told_and_sends_again_what_failed() {
     browser.sees("dialog tbody", "500").await;
     browser.sees("dialog pre", "webhook.test").await;
     browser.picture("delivery").await;
-    browser.click("dialog .actions.end button[type=button]").await;
+    browser
+        .click("dialog .actions.end button[type=button]")
+        .await;
     broken.store(false, Ordering::SeqCst);
     browser.click("button.resend").await;
     let done = |text: &str| text.matches("delivered").count() == 2;
@@ -237,7 +239,9 @@ async fn an_operator_keeps_a_template_schedules_a_rain_and_announces_it() {
     browser.go("/templates").await;
     browser.click("td.acts .danger").await;
     browser.click("#yes").await;
-    browser.until("tbody", |text| !text.contains("friday-final")).await;
+    browser
+        .until("tbody", |text| !text.contains("friday-final"))
+        .await;
     assert_no_complaints(&browser, &["status of 401"]).await;
 }
 
@@ -246,7 +250,10 @@ async fn a_viewer_sees_what_is_planned_and_who_is_told_and_changes_nothing() {
     let server = Server::start(&QUICK);
     let admin = server.admin();
     admin.create_sponsor("acme").await.unwrap();
-    admin.deposit("acme", Cents(10_000), "bank-1").await.unwrap();
+    admin
+        .deposit("acme", Cents(10_000), "bank-1")
+        .await
+        .unwrap();
     let key = server.api_key();
     let rain = json!({ "room": "quiz", "sponsor": "acme", "rule": "even", "total_cents": 100, "packets": 10 });
     let opens = now_ms() + 3_600_000;
@@ -256,7 +263,10 @@ async fn a_viewer_sees_what_is_planned_and_who_is_told_and_changes_nothing() {
             "/v1/schedules",
             json!({ "template": "nightly", "times": { "once": [opens] } }),
         ),
-        ("/v1/webhooks", json!({ "url": "https://quiz.example/hook" })),
+        (
+            "/v1/webhooks",
+            json!({ "url": "https://quiz.example/hook" }),
+        ),
     ] {
         let made = Signed::post(path, &key, &body.to_string())
             .send(&server)
@@ -267,7 +277,9 @@ async fn a_viewer_sees_what_is_planned_and_who_is_told_and_changes_nothing() {
     browser.go("/webhooks").await;
     browser.click("tbody a").await;
     browser.sees("h1", "quiz.example").await;
-    let webhook = browser.run("return location.hash.slice(1)", json!([])).await;
+    let webhook = browser
+        .run("return location.hash.slice(1)", json!([]))
+        .await;
     for (page, sight) in [
         ("/templates", "nightly"),
         ("/templates/nightly", "All alike"),
@@ -291,7 +303,9 @@ async fn a_viewer_sees_what_is_planned_and_who_is_told_and_changes_nothing() {
     browser.picture("viewer").await;
     for page in ["/templates/new", "/schedules/new", "/rains/new"] {
         browser.go(page).await;
-        browser.sees("main", "Ask for one with the role operator").await;
+        browser
+            .sees("main", "Ask for one with the role operator")
+            .await;
     }
     browser.go("/keys").await;
     browser.sees("main", "There is no such page").await;

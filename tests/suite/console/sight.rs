@@ -2,7 +2,7 @@
 
 use crate::support::browser::Browser;
 use crate::support::redis::{Redis, flags};
-use crate::support::server::Server;
+use crate::support::server::{Server, hongbao};
 use crate::support::wire::{Raw, final_outcome};
 
 use super::browser::log_in;
@@ -33,11 +33,23 @@ async fn the_console_says_what_is_wrong_on_every_page() {
     browser.sees("main", "Packets left").await;
     node.stop();
     browser.sees("#faults", "stands still").await;
-    browser.sees("main", "1 of 2 buckets could not be counted").await;
+    browser
+        .sees("main", "1 of 2 buckets could not be counted")
+        .await;
     browser.picture("rain-without-a-node").await;
     browser.go("/nodes").await;
     browser.sees("#nodes", "down").await;
     browser.picture("health-without-a-node").await;
+    let mut command = hongbao();
+    command
+        .arg("--data-dir")
+        .arg(server.data_dir())
+        .arg("nodes");
+    let said = command.output().unwrap();
+    let text = String::from_utf8(said.stdout).unwrap();
+    assert_eq!(said.status.code(), Some(1), "{text}");
+    assert_eq!(text.matches("  up  ").count(), 2, "{text}");
+    assert!(text.contains("DOWN  8192 slots  node "), "{text}");
     node.go_on();
     browser.until("#faults", str::is_empty).await;
 

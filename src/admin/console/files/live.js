@@ -48,7 +48,7 @@ function charts(history) {
 function outcomes(look) {
   const all = Object.entries(look.here.outcomes).sort((a, b) => b[1] - a[1]);
   const flow = stack([["In the pool", look.pool, "quiet"], ["Waiting", look.claims_waiting, "info"], ["Leased", look.leased, "info2"], ["Retrying", look.retrying, "warn"], ["Dead", look.dead, "bad"], ["Credited", look.credited_count, "good"]]);
-  const told = all.length ? stack(all.map(([name, number]) => [words(name), number, TONES[name] ?? "quiet"])) : h("p", { class: "hint" }, "No grab has reached this process yet.");
+  const told = all.length ? stack(all.map(([name, number]) => [words(name), number, TONES[name] ?? "quiet"])) : h("p", { class: "hint" }, "No grab has reached this process. Every gateway counts its own: those of all stand on the dashboards.");
   return h("div", { class: "grid2" }, card("Where the packets are", flow), card("What people were told", told));
 }
 

@@ -17,7 +17,8 @@ function details(line) {
 /** What it was about: what it names, or what it made. */
 function about(line) {
   const made = line.after?.id ?? line.after?.name;
-  const text = line.target || (made === undefined || made === null ? "–" : `${words(line.operation).split(" ").at(-1)}:${made}`);
+  const kindOf = (name) => (String(name).includes(":") ? "account" : line.operation.split("_").at(-1));
+  const text = line.target || (made === undefined || made === null ? "–" : `${kindOf(made)}:${made}`);
   const [, kind, id] = /^(rain|webhook|schedule|template|account):(.+)$/.exec(text) ?? [];
   return kind ? h("a", { href: `#/${kind}s/${kind === "account" ? id : encodeURIComponent(id)}` }, text) : text;
 }
@@ -25,7 +26,7 @@ function about(line) {
 const COLUMNS = [
   ["When", (line) => moment(line.at_ms)],
   ["Who", (line) => [line.caller_name, " ", h("small", { class: "hint" }, line.caller)], "lead"],
-  ["Did", (line) => words(line.operation)],
+  ["Did", (line) => h("button", { type: "button", class: "link", onclick: () => details(line) }, words(line.operation))],
   ["About", about],
   ["Outcome", (line) => [badge(line.outcome.split(":")[0]), " ", h("span", { class: "hint" }, line.outcome.split(":").slice(1).join(":").trim())], "wide"],
 ];

@@ -42,6 +42,8 @@ export async function busy(node, act) {
     around.after(h("p", { class: "fault beside", role: "alert" }, faultText(problem)));
   } finally {
     node.disabled = false;
+    // A question that was asked meanwhile could not give the focus back to a button that was off.
+    if (document.activeElement === document.body) node.focus();
   }
 }
 
@@ -55,7 +57,7 @@ const NEEDS = { rains: "operator", accounts: "finance", dead_letters: "operator 
 /** What only those see who may write; the others are told so. */
 export function writing(module, ...buttons) {
   if (api.may(module, "write")) return buttons;
-  return h("span", { class: "readonly", title: `Your key may look here and change nothing. Changes need the role ${NEEDS[module]}.` }, "Read only");
+  return h("span", { class: "readonly", title: `Your key may look here and change nothing. Changes need the role ${NEEDS[module]}.` }, `Read only: changes need the role ${NEEDS[module]}`);
 }
 
 export function moment(ms) {
@@ -89,7 +91,7 @@ export function table(columns, rows, onRow) {
 /** A row that leads somewhere, by mouse and, if there is no link in it, by keyboard. */
 function clickable(row, act) {
   row.addEventListener("click", (event) => event.target.closest("a, button") || act());
-  if (row.querySelector("a")) return row;
+  if (row.querySelector("a, button")) return row;
   row.tabIndex = 0;
   row.addEventListener("keydown", (event) => event.target === row && event.key === "Enter" && act());
   return row;
@@ -148,11 +150,11 @@ export function select(name, options, value) {
  * Asks. `read()` makes the answer of the fields, or throws what is wrong with them; `act(answer, key)` does it while the question still stands, so that
  * what goes wrong is told there; `key` is the same as long as the answer is. Gives what `act` gave, or the answer; null: no.
  */
-export function dialog({ title, text, fields = [], yes, no = "Cancel", danger = false, read = () => true, act = (answer) => answer }) {
+export function dialog({ title, text, fields = [], yes, no = "Cancel", id = "yes", danger = false, read = () => true, act = (answer) => answer }) {
   return new Promise((resolve) => {
     const keyOf = api.wishes();
     const fault = h("p", { class: "fault", role: "alert" });
-    const enter = h("button", { type: "submit", class: danger ? "danger" : "primary", id: "yes" }, yes);
+    const enter = h("button", { type: "submit", class: danger ? "danger" : "primary", id }, yes);
     const end = (answer) => {
       node.close();
       node.remove();
@@ -184,7 +186,7 @@ export function dialog({ title, text, fields = [], yes, no = "Cancel", danger = 
 export function confirm(problem) {
   const { what = "", cents } = problem.body;
   const text = what.charAt(0).toUpperCase() + what.slice(1) + ".";
-  return dialog({ title: cents === null || cents === undefined ? "Are you sure?" : `This moves ${money(cents)}`, text: [text, "Nothing has happened yet."], yes: "Do it", danger: true });
+  return dialog({ title: cents === null || cents === undefined ? "Are you sure?" : `This moves ${money(cents)}`, text: [text, "Nothing has happened yet."], yes: "Do it", id: "sure", danger: true });
 }
 
 /** A secret is shown once. */
