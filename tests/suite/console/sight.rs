@@ -1,8 +1,10 @@
 //! Something breaks: the console says what, and what to do, on whatever page somebody is.
 
+use hongbao::rain::Cents;
+
 use crate::support::browser::Browser;
 use crate::support::redis::{Redis, flags};
-use crate::support::server::{Server, hongbao};
+use crate::support::server::{Server, hongbao, new_rain};
 use crate::support::wire::{Raw, final_outcome};
 
 use super::browser::log_in;
@@ -61,6 +63,12 @@ async fn the_console_says_what_is_wrong_on_every_page() {
     browser.go(&format!("/rains/{rain}")).await;
     browser.sees("tbody", "suspect").await;
     browser.picture("rain-suspect").await;
+    // Nor does anybody load what is funded.
+    let admin = server.admin();
+    admin.deposit("acme", Cents(1_000), "bank").await.unwrap();
+    let funded = admin.create_rain(&new_rain(10, 1_000)).await.unwrap();
+    browser.go(&format!("/rains/{}", funded.id)).await;
+    browser.sees("main", "Its packets are not being loaded").await;
     let server = server.restart_crashing(&[ALL], None);
     browser.until("#faults", str::is_empty).await;
 

@@ -73,7 +73,7 @@ export function empty(title, hint, ...more) {
 }
 
 export function failure(problem, again) {
-  return h("div", { class: "state failed", role: "alert" }, h("strong", {}, problem.title ?? "It did not work"), h("p", {}, problem.message), again && button("Try again", again));
+  return h("div", { class: "state failed", role: "alert" }, h("strong", {}, sentence(problem.title ?? "It did not work")), h("p", {}, sentence(problem.message)), again && button("Try again", again));
 }
 
 export function notice(tone, ...children) {

@@ -66,10 +66,10 @@ function actions(rain, again) {
 }
 
 /** Nobody has done what was due: a steward's work. */
-function late(rain) {
+function late(rain, look) {
   const since = rain.state === "ready" ? rain.opens_at_ms : rain.state === "open" || rain.state === "paused" ? rain.closes_at_ms : null;
   const over = since ? Date.now() - since : 0;
-  const never = rain.state === "created" && Date.now() - rain.created_at_ms > LATE_MS && rain.loaded_packets === 0;
+  const never = rain.state === "created" && Date.now() - rain.created_at_ms > LATE_MS && look.pool === 0;
   if (over < LATE_MS && !never) return null;
   const what = never ? "Its packets are not being loaded" : rain.state === "ready" ? "It should have opened by now" : "It should have closed by now";
   return notice("bad", h("strong", {}, what), h("p", {}, "A steward does that, and none seems to be at work: start a process with the role steward, or look into its log. A node that is down delays it as well: see ", h("a", { href: "#/nodes" }, "Health"), "."));
@@ -92,7 +92,7 @@ export async function rain(main, page, id) {
   const [facted, overdue] = [card(null), h("div", {})];
   let current = null;
   const changed = (look) => {
-    replace(overdue, late(current));
+    replace(overdue, late(current, look));
     ticking.textContent = clock(look);
     if (`${look.state} ${look.sold_out}` !== state) again().catch(() => {});
   };

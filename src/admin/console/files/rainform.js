@@ -3,7 +3,7 @@
 import { h, replace } from "./dom.js";
 import * as api from "./api.js";
 import { histogram } from "./charts.js";
-import { cents, count, fieldTime, money, whole, zone } from "./format.js";
+import { cents, count, fieldTime, money, sentence, whole, zone } from "./format.js";
 import { card, facts, field, input, notice, select, suggest } from "./parts.js";
 
 const RULES = [["double_mean", "Double mean: like the chat apps"], ["line_cut", "Line cut: few large, many small"], ["even", "All alike"], ["tiers", "Prize table"]];
@@ -78,6 +78,8 @@ function read(f) {
     durability: f.durability.value || undefined, key_required: f.key.checked, announce_ms: minutes === undefined ? undefined : minutes * 60_000 };
 }
 
+const waiting = () => h("p", { class: "hint" }, "Say how much and how many, and the amounts show here.");
+
 function picture(preview) {
   return [histogram(preview.histogram), facts(["Packets", count(preview.packets)], ["Sum", money(preview.sum_cents)], ["Smallest", money(preview.smallest_cents)], ["Median", money(preview.median_cents)], ["Largest", money(preview.largest_cents)]),
     h("p", { class: "hint" }, preview.exact ? "Drawn with a seed that is thrown away: the rain's own amounts are alike, and nobody knows them." : `From a sample of ${count(preview.looked_at)} packets.`)];
@@ -92,11 +94,11 @@ function looker(f, shown) {
       const mine = ++turn;
       try {
         const body = split(f);
-        if (!body) return;
+        if (!body) return replace(shown, waiting());
         const preview = await api.ask("/v1/rains/preview", body);
         if (mine === turn) replace(shown, picture(preview));
       } catch (problem) {
-        if (mine === turn) replace(shown, notice("warn", h("strong", {}, "This cannot work"), h("p", {}, problem.message)));
+        if (mine === turn) replace(shown, notice("warn", h("strong", {}, "This cannot work"), h("p", {}, sentence(problem.message))));
       }
     }, PAUSE_MS);
   };
@@ -108,7 +110,7 @@ function looker(f, shown) {
  */
 export function rainForm(rain, { template = false, first } = {}) {
   const f = fields(rain);
-  const shown = h("div", { id: "preview" }, h("p", { class: "hint" }, "Say how much and how many, and the amounts show here."));
+  const shown = h("div", { id: "preview" }, waiting());
   const look = looker(f, shown);
   const sums = [field("Total", f.total), field("Packets", f.packets)];
   const table = field("Prizes", f.tiers, "One line each: how many, x, how much.");
