@@ -182,9 +182,12 @@ pub struct Gateway {
     pub handshake_timeout: Duration,
     /// PROXY headers and TLS handshakes under way over all workers; about 20 KiB each. More connections are dropped without a word.
     pub handshakes_max: usize,
-    /// From the connection, or the end of its handshake.
+    /// TLS handshakes under way from one IPv4 address or one /64 of IPv6, over all workers: whoever begins and never ends them keeps nobody
+    /// else out. More are dropped without a word.
+    pub handshakes_per_address_max: usize,
     /// Of one user on this gateway; a new one closes the oldest.
     pub sessions_per_user: usize,
+    /// From the connection, or the end of its handshake.
     pub hello_timeout: Duration,
     /// From the first byte of a frame to its last.
     pub frame_timeout: Duration,

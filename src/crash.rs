@@ -70,7 +70,15 @@ pub const POINTS: &[&str] = &[
 ];
 
 /// Places where a test may let a bug be: `HONGBAO_BUG_AT=session:2` panics at the second passage.
-pub const BUGS: &[&str] = &["session", "lane", "worker"];
+pub const BUGS: &[&str] = &[
+    "session",
+    "lane",
+    "worker",
+    "risk",
+    "risk_desk",
+    "look_up",
+    "inbox",
+];
 
 #[cfg(feature = "crash-points")]
 struct Wanted {

@@ -88,7 +88,7 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
     (
         "hongbao_connections_refused_total",
         "counter",
-        "Connections that did not become sessions, by reason: gateway_full, address_full, address_rate, handshakes_full, proxy_header, tls_handshake, late.",
+        "Connections that did not become sessions, by reason: gateway_full, address_full, address_rate, address_handshakes, handshakes_full, proxy_header, tls_handshake, late.",
     ),
     (
         "hongbao_accepts_delayed_total",
@@ -574,6 +574,7 @@ fn zero_known_labels() {
                 "gateway_full",
                 "address_full",
                 "address_rate",
+                "address_handshakes",
                 "handshakes_full",
                 "proxy_header",
                 "tls_handshake",

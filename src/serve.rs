@@ -37,7 +37,7 @@ const STOP_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("{doing} {path}: {source}")]
+    #[error("{doing} {path}")]
     File {
         doing: &'static str,
         path: PathBuf,

@@ -87,6 +87,7 @@ async fn settlement(name: &str, bench: &Bench) {
         "{name}: {fast:.0} / {slow:.0} = {:.1} x (goal 10 x: {verdict})",
         fast / slow
     );
+    assert!(fast >= 10.0 * slow, "the goal is missed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

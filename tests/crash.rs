@@ -14,8 +14,9 @@ use hongbao::crash::POINTS;
 use hongbao::rain::{Cents, PacketId, RainId, State, Times};
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::server_frame::Message;
-use hongbao::wire::{Outcome, Ping};
+use hongbao::wire::{Inbox, Outcome, Ping};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use support::crowd::{Crowd, Told, crowd, messages_are_right};
 use support::eventually;
@@ -611,4 +612,85 @@ async fn a_panic_between_two_sessions_of_a_worker_ends_neither() {
     ) {}
     let mut ben = Raw::user(&server, "ben").await;
     assert_eq!(ben.grab(rain.get()).await.outcome(), Outcome::Won);
+}
+
+#[tokio::test]
+async fn a_panic_while_an_inbox_is_read_is_an_inbox_that_cannot_be_read_now() {
+    // With one request in flight at most, a place that is not given back shows at once.
+    let settings = ["store.managed_nodes=1", "gateway.in_flight_max=1"];
+    let server = Server::start_with_bug(&settings, "inbox:1");
+    let mut anna = Raw::user(&server, "anna").await;
+    let mut pages = vec![];
+    for _ in 0..2 {
+        match anna.ask(Request::Inbox(Inbox::default())).await {
+            Message::InboxPage(page) => pages.push(page),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(
+        pages[0].more && pages[0].retry_after_ms > 0,
+        "{:?}",
+        pages[0]
+    );
+    assert!(!pages[1].more, "{:?}", pages[1]);
+    assert_eq!(panics(&server, "inbox").await, 1.0);
+    assert!(server.stop().await.success(), "nothing is left in flight");
+}
+
+#[tokio::test]
+async fn a_panic_while_a_rain_is_looked_up_costs_the_grab_a_repeat() {
+    let settings = ["store.managed_nodes=1", "gateway.in_flight_max=1"];
+    let server = Server::start_with_bug(&settings, "look_up:1");
+    let mut anna = Raw::user(&server, "anna").await;
+    let unknown = anna.grab(4_000).await;
+    assert_eq!(unknown.outcome(), Outcome::Retry);
+    assert!(unknown.retry_after_ms > 0);
+    assert_eq!(anna.grab(4_000).await.outcome(), Outcome::NoSuchRain);
+    assert_eq!(panics(&server, "look_up").await, 1.0);
+    assert!(server.stop().await.success(), "nothing is left in flight");
+}
+
+/// A risk service that lets everybody win; its address.
+async fn lenient_risk_service() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("risk.url=http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut asked = bytes::BytesMut::new();
+            // One user in each question here, and the question ends with it.
+            while !asked.ends_with(b"]}") && socket.read_buf(&mut asked).await.unwrap_or(0) > 0 {}
+            let verdicts = r#"{"verdicts":["allow"]}"#;
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n";
+            let answer = format!("{head}content-length: {}\r\n\r\n{verdicts}", verdicts.len());
+            let _ = socket.write_all(answer.as_bytes()).await;
+        }
+    });
+    url
+}
+
+/// The user was taken for one who is being asked about, and was told CHECKING for ever; and nobody was left to ask.
+#[tokio::test]
+async fn a_panic_while_a_user_is_asked_about_costs_the_grab_a_repeat_and_the_user_is_asked_about_again()
+ {
+    let url = lenient_risk_service().await;
+    let settings = [
+        "store.managed_nodes=1",
+        "gateway.in_flight_max=1",
+        "gateway.retry_after_ms=20",
+        "risk.fail=closed",
+        "risk.concurrency_max=1",
+        "risk.pause_ms=1",
+        &url,
+    ];
+    for (place, told) in [("risk", Outcome::Retry), ("risk_desk", Outcome::Checking)] {
+        let server = Server::start_with_bug(&settings, &format!("{place}:1"));
+        let rain = server.open_rain(10, 1_000).await.get();
+        let mut anna = Raw::user(&server, "anna").await;
+        assert_eq!(anna.grab(rain).await.outcome(), told, "{place}");
+        let again = support::wire::final_outcome(&mut anna, rain).await;
+        assert_eq!(again.outcome(), Outcome::Won, "{place}");
+        assert_eq!(panics(&server, place).await, 1.0);
+        assert!(server.stop().await.success(), "nothing is left in flight");
+    }
 }

@@ -1,4 +1,5 @@
-//! What many clients cost a gateway: a hundred thousand that are silent, and a few thousand that mean harm.
+//! What many clients cost a gateway: a hundred thousand that are silent, and a few thousand that mean harm. A goal that is missed fails the run,
+//! after all figures.
 
 #[path = "suite/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the suite, which uses the rest")]
@@ -24,10 +25,17 @@ use support::wire::Raw;
 const PER_ADDRESS: u32 = 5_000;
 /// Clients that connect at the same time.
 const AT_ONCE: u32 = 100;
-/// The goal of issue 5.
+/// Of the whole process, for each idle session that is authenticated: the goal.
 const IDLE_BYTES_MAX: u64 = 4_096;
 const P99_RATIO_MAX: f64 = 1.5;
 const ROUNDS: usize = 3;
+
+/// The last line of a run.
+fn judge(figures: String, reached: bool) {
+    let verdict = if reached { "reached" } else { "MISSED" };
+    println!("{figures}: {verdict})");
+    assert!(reached, "the goal is missed");
+}
 
 fn number(variable: &str, default: u32) -> u32 {
     let text = std::env::var(variable).unwrap_or_default();
@@ -122,14 +130,11 @@ async fn idle_sessions() {
     let open = format!("hongbao_sessions {sessions}");
     assert!(metrics.lines().any(|line| line == open), "{metrics}");
     let each = (server.resident_kib() - before) * 1_024 / u64::from(sessions - AT_ONCE);
-    let verdict = if each <= IDLE_BYTES_MAX {
-        "reached"
-    } else {
-        "MISSED"
-    };
-    println!(
-        "idle: {sessions} authenticated plain sessions, {each} bytes of resident memory each (goal {IDLE_BYTES_MAX}: {verdict}); {rate:.0} connects/s"
+    println!("idle: {rate:.0} connects/s");
+    let figures = format!(
+        "idle: {sessions} authenticated plain sessions, {each} bytes of resident memory each (goal {IDLE_BYTES_MAX}"
     );
+    judge(figures, each <= IDLE_BYTES_MAX);
 }
 
 /// How the crowd behaves, per client.
@@ -361,12 +366,8 @@ fn hostile_crowd_and_honest_people() {
     beset.sort_unstable();
     let (calm, beset) = (calm[ROUNDS / 2], beset[ROUNDS / 2]);
     let ratio = beset.as_secs_f64() / calm.as_secs_f64();
-    let verdict = if ratio <= P99_RATIO_MAX {
-        "reached"
-    } else {
-        "MISSED"
-    };
-    println!(
-        "hostile: p99 of {each} honest clients {beset:.2?} / {calm:.2?} = {ratio:.2} (goal {P99_RATIO_MAX}: {verdict})"
+    let figures = format!(
+        "hostile: p99 of {each} honest clients {beset:.2?} / {calm:.2?} = {ratio:.2} (goal {P99_RATIO_MAX}"
     );
+    judge(figures, ratio <= P99_RATIO_MAX);
 }

@@ -18,7 +18,7 @@ use crate::config;
 use crate::task;
 
 #[derive(Debug, thiserror::Error)]
-#[error("admin.listen {address}: {source}")]
+#[error("admin.listen {address}")]
 pub struct ListenError {
     address: SocketAddr,
     source: std::io::Error,

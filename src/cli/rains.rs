@@ -275,11 +275,8 @@ pub fn show_rain(rain: &Rain, json: bool) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(rain)?);
         return Ok(());
     }
-    let ms = |at: Option<i64>| {
-        at.map_or_else(
-            || "when an operator says".to_owned(),
-            |at| format!("{at} ms"),
-        )
+    let ms = |at: Option<i64>, unknown: &str| {
+        at.map_or_else(|| unknown.to_owned(), |at| format!("{at} ms"))
     };
     println!("rain      {}", rain.id);
     println!("state     {}", rain.state);
@@ -296,8 +293,14 @@ pub fn show_rain(rain: &Rain, json: bool) -> anyhow::Result<()> {
             top_up.packets, top_up.total_cents, top_up.number
         );
     }
-    println!("opens     {}", ms(rain.opens_at_ms));
-    println!("closes    {}", ms(rain.closes_at_ms));
+    println!(
+        "opens     {}",
+        ms(rain.opens_at_ms, "when an operator says")
+    );
+    println!(
+        "closes    {}",
+        ms(rain.closes_at_ms, "its duration after the opening")
+    );
     if let Some(live) = &rain.live {
         println!("pool      {} packets", live.pool);
         println!(

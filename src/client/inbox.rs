@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::again::Again;
 use super::events::Event;
 use crate::wire::inbox_message::Contents;
 use crate::wire::{Inbox, InboxMessage, InboxPage};
@@ -19,7 +20,7 @@ pub(super) struct Reader {
     /// Every message up to this one was told. 0: not known before the first Welcome.
     last: u64,
     /// Something was missed.
-    ask_at: Option<Instant>,
+    missed: Again,
 }
 
 impl Reader {
@@ -41,12 +42,12 @@ impl Reader {
 
     /// The next Hello names the last message, and what follows Welcome makes asking needless.
     pub fn connection_lost(&mut self) {
-        self.ask_at = None;
+        self.missed = Again::No;
     }
 
     pub fn pushed(&mut self, message: InboxMessage) -> Option<Event> {
         if message.previous_message_id > self.last {
-            self.ask_at.get_or_insert_with(Instant::now);
+            self.missed.now();
             return None;
         }
         self.take(message)
@@ -60,7 +61,7 @@ impl Reader {
                 true => wait.max(UNREAD_WAIT_MIN),
                 false => wait,
             };
-            self.ask_at = Some(Instant::now() + wait);
+            self.missed = Again::Due(Instant::now() + wait);
         }
         page.messages
             .into_iter()
@@ -84,16 +85,21 @@ impl Reader {
     }
 
     pub fn ask_at(&self) -> Option<Instant> {
-        self.ask_at
+        self.missed.due()
     }
 
-    /// The request for what was missed, if it is due.
-    pub fn ask(&mut self, now: Instant) -> Option<Inbox> {
-        self.ask_at.take_if(|at| *at <= now)?;
-        Some(Inbox {
+    /// The request for what was missed, if it is due; it is sent with this id.
+    pub fn ask(&mut self, now: Instant, request_id: u64) -> Option<Inbox> {
+        let due = self.missed.take_due(now, request_id);
+        due.then(|| Inbox {
             after_message_id: self.last,
             ..Inbox::default()
         })
+    }
+
+    /// A request was refused for the moment: what was missed is still missed.
+    pub fn refused(&mut self, request_id: u64) {
+        self.missed.refused(request_id);
     }
 }
 
@@ -140,7 +146,9 @@ mod tests {
     }
 
     fn asked(reader: &mut Reader) -> Option<u64> {
-        reader.ask(Instant::now()).map(|ask| ask.after_message_id)
+        reader
+            .ask(Instant::now(), 7)
+            .map(|ask| ask.after_message_id)
     }
 
     #[test]
@@ -172,6 +180,20 @@ mod tests {
         assert_eq!(told(reader.page(page(&[12, 13], false))), [13]);
         assert_eq!(asked(&mut reader), None);
         assert_eq!(told(reader.pushed(message(14, 13))), [14]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_question_that_is_refused_is_asked_again_later() {
+        let mut reader = Reader::default();
+        reader.start_after(10);
+        reader.pushed(message(13, 12));
+        assert_eq!(asked(&mut reader), Some(10));
+        reader.refused(6);
+        assert_eq!(reader.ask_at(), None, "that was another request");
+        reader.refused(7);
+        assert_eq!(asked(&mut reader), None, "not at once");
+        tokio::time::sleep_until(reader.ask_at().unwrap()).await;
+        assert_eq!(asked(&mut reader), Some(10));
     }
 
     #[test]

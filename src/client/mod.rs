@@ -35,6 +35,8 @@
 
 /// The admin HTTP API.
 pub mod admin;
+/// Requests of the client's own that were refused for the moment.
+mod again;
 /// How long to wait before the next try.
 mod backoff;
 /// The server's time from its replies.

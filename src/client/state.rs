@@ -8,18 +8,19 @@ use bytes::{Buf, Bytes, BytesMut};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use super::again::Again;
 use super::clock::ServerClock;
 use super::events::{Event, EventQueue};
 use super::inbox::Reader;
 use super::renewal::Renewal;
 use super::socket::Socket;
-use super::{ClientError, Refusal, Settings, Stats};
+use super::{AfterClose, ClientError, Refusal, Settings, Stats};
 use crate::rain::UserId;
 use crate::wire::client_frame::Request;
 use crate::wire::inbox_message::Contents;
 use crate::wire::server_frame::Message;
 use crate::wire::{
-    ClientFrame, InboxMessage, InboxPage, Ping, RainOpened, Refresh, Watch, Welcome, frame,
+    ClientFrame, InboxMessage, InboxPage, Ping, RainOpened, Refresh, Refused, Watch, Welcome, frame,
 };
 
 /// Bytes that the socket did not take. A gateway that stops reading for that long is not worth waiting for: all requests in flight together
@@ -127,6 +128,8 @@ pub(super) struct State {
     in_flight: Requests,
     next_request_id: u64,
     room: Option<Box<str>>,
+    /// Watching it again after a reconnect.
+    watching: Again,
     clock: ServerClock,
     pub events: EventQueue,
     pub last_failure: String,
@@ -163,6 +166,7 @@ impl Shared {
                 in_flight: Requests::default(),
                 next_request_id: 1,
                 room: None,
+                watching: Again::default(),
                 clock: ServerClock::default(),
                 events: EventQueue::default(),
                 last_failure: "the driver was not run".to_owned(),
@@ -409,6 +413,7 @@ impl State {
         self.in_flight = Requests::default();
         self.heartbeat_sent = None;
         self.inbox.connection_lost();
+        self.watching = Again::No;
         self.renewal.connection_lost();
         self.welcomed_at = None;
         self.abandon = None;
@@ -452,8 +457,13 @@ impl State {
         let session_id = welcome.session_id;
         self.events
             .push(Event::Connected { session_id }, settings.events_max);
+        self.watch_again();
+    }
+
+    fn watch_again(&mut self) {
         if let Some(room) = &self.room {
             let room = room.to_string();
+            self.watching = Again::Asked(self.next_request_id);
             self.put(Request::Watch(Watch { room }), None);
         }
     }
@@ -475,9 +485,28 @@ impl State {
             self.renewal_answered(message);
             return;
         }
+        if let (None, Some(Message::Refused(refused))) = (&request.reply, &message) {
+            return self.own_refused(id, refused);
+        }
         let unknown = || ClientError::Protocol("a reply of no kind that we know".to_owned());
         if let Some(waiter) = request.reply {
             let _ = waiter.send(message.ok_or_else(unknown)); // nobody waits any more: the caller was cancelled
+        }
+    }
+
+    /// What was asked for by nobody but us: nobody else would repeat it.
+    fn own_refused(&mut self, id: u64, refused: &Refused) {
+        let refusal = Refusal {
+            code: refused.code,
+            reason: String::new(),
+            reconnect_after: Duration::ZERO,
+        };
+        match refusal.after() {
+            AfterClose::Reconnect | AfterClose::ReconnectLater => {
+                self.inbox.refused(id);
+                self.watching.refused(id);
+            }
+            AfterClose::FixFirst | AfterClose::StayAway => {}
         }
     }
 
@@ -573,14 +602,19 @@ impl State {
             Some(sent) if sent >= self.heard_at => sent + reply,
             Some(_) | None => self.sent_at + self.heartbeat,
         };
-        let asks = [self.inbox.ask_at(), self.renewal.due()];
+        let asks = [self.inbox.ask_at(), self.watching.due(), self.renewal.due()];
         asks.into_iter().flatten().fold(heartbeat, Instant::min)
     }
 
-    /// Asks for missed messages if it is time, else sends a heartbeat or finds that the last one was not answered.
+    /// Asks for missed messages or for the room if it is time, else sends a heartbeat or finds that the last one was not answered.
     pub fn beat(&mut self, settings: &Settings) -> Option<Parting> {
-        if let Some(ask) = self.inbox.ask(Instant::now()) {
+        let now = Instant::now();
+        if let Some(ask) = self.inbox.ask(now, self.next_request_id) {
             self.put(Request::Inbox(ask), None);
+            return None;
+        }
+        if self.watching.take_due(now, self.next_request_id) {
+            self.watch_again();
             return None;
         }
         if self

@@ -283,7 +283,7 @@ impl Reader {
     pub(super) fn texts(&mut self, key: &'static str, default: &[&str]) -> Vec<String> {
         let default = List(default.iter().map(|text| (*text).to_owned()).collect());
         self.take(key, default, |value| {
-            let fault = || "is not a list of texts".to_owned();
+            let fault = || "is not a list of texts like [\"one\", \"two\"]".to_owned();
             let texts = value.as_array().ok_or_else(fault)?.iter();
             let texts: Option<Vec<String>> =
                 texts.map(|text| text.as_str().map(str::to_owned)).collect();

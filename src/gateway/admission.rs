@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::edge;
+use super::errand;
 use super::lane::{Waiting, bucket_for};
 use super::rains::{Phase, RainView};
 use super::risk::{Asked as AskedRisk, Verdict};
@@ -123,24 +124,27 @@ fn check(
         }
         AskedRisk::Wait(answer) => answer,
     };
-    let (worker, session, rain, risk) =
-        (worker.clone(), session.clone(), rain.clone(), risk.clone());
-    session.in_flight.set(session.in_flight.get() + 1);
-    worker.in_flight.set(worker.in_flight.get() + 1);
-    tokio::task::spawn_local(async move {
-        match tokio::time::timeout(risk.wait_max(), answer).await {
+    let (asking, rain, risk) = (worker.clone(), rain.clone(), risk.clone());
+    let check = async move {
+        let answered = tokio::time::timeout(risk.wait_max(), answer).await;
+        crate::crash::bug("risk");
+        match answered {
             Ok(Ok(verdict)) => {
                 grab.doubt = doubt(verdict);
-                enqueue(&worker, &rain, bucket, grab);
+                enqueue(&asking, &rain, bucket, grab);
             }
-            Ok(Err(_)) | Err(_) if risk.fails_open() => enqueue(&worker, &rain, bucket, grab),
+            Ok(Err(_)) | Err(_) if risk.fails_open() => enqueue(&asking, &rain, bucket, grab),
             Ok(Err(_)) | Err(_) => {
-                worker.reply_grab(&session, request_id, id, Outcome::Checking, None)
+                asking.reply_grab(&grab.session, request_id, id, Outcome::Checking, None)
             }
         }
-        session.finished(&worker);
-        worker.flush_dirty();
-    });
+    };
+    errand::run(worker, session, "risk", check, retry(request_id, id));
+}
+
+/// For a grab that came to nothing by a fault of ours: the repeat finds out.
+fn retry(request_id: u64, rain: RainId) -> impl FnOnce(&Worker, &Rc<Session>) {
+    move |worker, session| worker.reply_grab(session, request_id, rain, Outcome::Retry, None)
 }
 
 /// The user will most likely tap in this rain: the answer may be there by then.
@@ -161,9 +165,7 @@ fn doubt(verdict: Verdict) -> Option<Doubt> {
 
 fn enqueue(worker: &Rc<Worker>, rain: &Arc<RainView>, bucket: usize, grab: Waiting) {
     let lane = worker.lane(&rain.buckets[bucket], rain.snapshot.durability);
-    let session = &grab.session;
-    session.in_flight.set(session.in_flight.get() + 1);
-    worker.in_flight.set(worker.in_flight.get() + 1);
+    grab.session.begun(worker);
     if let Err(grab) = lane.push(rain, bucket, grab) {
         let (id, request_id) = (rain.snapshot.rain, grab.request_id);
         worker.reply_grab(&grab.session, request_id, id, Outcome::Busy, None);
@@ -229,20 +231,19 @@ fn look_up(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, id: RainId)
     let Some(turn) = worker.look_up_turn() else {
         return worker.reply_grab(session, request_id, id, Outcome::Busy, None);
     };
-    let (worker, session) = (worker.clone(), session.clone());
-    session.in_flight.set(session.in_flight.get() + 1);
-    worker.in_flight.set(worker.in_flight.get() + 1);
-    tokio::task::spawn_local(async move {
+    let (looking, asking) = (worker.clone(), session.clone());
+    let look = async move {
         let _turn = turn;
-        match worker.rains.find(id).await {
-            Ok(Some(rain)) => admit(&worker, &session, asked, &rain),
+        let found = looking.rains.find(id).await;
+        crate::crash::bug("look_up");
+        match found {
+            Ok(Some(rain)) => admit(&looking, &asking, asked, &rain),
             Ok(None) => {
-                worker.remember_missing(id);
-                worker.reply_grab(&session, request_id, id, Outcome::NoSuchRain, None);
+                looking.remember_missing(id);
+                looking.reply_grab(&asking, request_id, id, Outcome::NoSuchRain, None);
             }
-            Err(_) => worker.reply_grab(&session, request_id, id, Outcome::Retry, None),
+            Err(_) => looking.reply_grab(&asking, request_id, id, Outcome::Retry, None),
         }
-        session.finished(&worker);
-        worker.flush_dirty();
-    });
+    };
+    errand::run(worker, session, "look_up", look, retry(request_id, id));
 }

@@ -2,20 +2,24 @@
 //!
 //! What is kept for one is bounded, whoever its users are: no outcomes (a repeat asks Redis again, which knows), and of the packets that it was told
 //! of only their ids, until their credit was pushed. So a user who wins nothing costs nothing here, and a credit finds its sessions by a number.
+//!
+//! A credit may come before its grab's answer: a reply that waits for replicas, or the repeat of one that was lost with its connection. So the
+//! credits of lately are kept for those who are told of the packet afterwards. What is older stands in the user's inbox.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::session::Session;
 use super::worker::Worker;
 use crate::rain::{PacketId, UserId};
-use crate::store::inbox::Credited;
+use crate::store::inbox::{Credited, News};
 use crate::wire::Outcome;
 
-/// Credits that nobody waited for yet, kept for a grab whose answer comes after its credit: the repeat of a lost reply, for one. About 150 bytes each.
-const EARLY_MAX: usize = 4_096;
+/// Credits of lately that are kept at least. They stay in the news they came in, some 150 bytes each that all workers share.
+const LATELY_MIN: usize = 4_096;
 
 /// What an edge session keeps.
 #[derive(Default)]
@@ -79,17 +83,80 @@ impl Awaited {
 #[derive(Default)]
 pub struct Edges {
     sessions: RefCell<Vec<Rc<Session>>>,
-    early: RefCell<Early>,
+    /// Whether there has ever been one: elsewhere credits are not kept.
+    any: Cell<bool>,
+    lately: RefCell<Lately>,
 }
 
 #[derive(Default)]
-struct Early {
-    credits: HashMap<PacketId, Credited>,
-    order: VecDeque<PacketId>,
+struct Lately {
+    /// The newest last.
+    news: VecDeque<Arc<News>>,
+    /// Number of the first of them; they are numbered in the order of their coming.
+    first: u64,
+    /// How many there are in `news`.
+    credits: usize,
+    places: HashMap<PacketId, Kept, BuildHasherDefault<PacketHasher>>,
+}
+
+/// Where a credit is kept.
+struct Kept {
+    news: u64,
+    index: usize,
+    /// The session that was told last; 0: none.
+    told: u64,
+}
+
+impl Lately {
+    fn keep(&mut self, news: &Arc<News>) {
+        let number = self.first + self.news.len() as u64;
+        for (index, credited) in news.iter().enumerate() {
+            let place = Kept {
+                news: number,
+                index,
+                told: 0,
+            };
+            // A settler that died may have published it before.
+            let known = self.places.entry(credited.claim.packet.id);
+            let known = known.or_insert(place);
+            (known.news, known.index) = (number, index);
+        }
+        self.credits += news.len();
+        self.news.push_back(news.clone());
+        while let Some(oldest) = self.news.front()
+            && self.credits - oldest.len() >= LATELY_MIN
+        {
+            for credited in oldest.iter() {
+                let packet = credited.claim.packet.id;
+                let gone = self.places.get(&packet);
+                if gone.is_some_and(|place| place.news == self.first) {
+                    self.places.remove(&packet);
+                }
+            }
+            self.credits -= oldest.len();
+            self.first += 1;
+            self.news.pop_front();
+        }
+    }
+
+    fn told(&mut self, packet: PacketId, session: u64) {
+        if let Some(place) = self.places.get_mut(&packet) {
+            place.told = session;
+        }
+    }
+
+    /// For a session that is told of the packet now: its credit, and whether the session was told of that already.
+    fn credit(&mut self, packet: PacketId, session: u64) -> Option<(Credited, bool)> {
+        let place = self.places.get_mut(&packet)?;
+        let news = self.news.get((place.news - self.first) as usize)?;
+        let told = std::mem::replace(&mut place.told, session) == session;
+        Some((news.get(place.index)?.clone(), told))
+    }
 }
 
 impl Edges {
     pub fn enter(&self, session: &Rc<Session>) {
+        self.any.set(true);
         self.sessions.borrow_mut().push(session.clone());
         crate::metrics::get().edge_sessions.increment(1);
     }
@@ -103,8 +170,12 @@ impl Edges {
         sessions.retain(|other| other.id != session.id);
         let left = before - sessions.len();
         crate::metrics::get().edge_sessions.decrement(left as f64);
-        if sessions.is_empty() {
-            *self.early.borrow_mut() = Early::default();
+    }
+
+    /// For those who are told of a packet after its credit.
+    pub fn keep(&self, news: &Arc<News>) {
+        if self.any.get() {
+            self.lately.borrow_mut().keep(news);
         }
     }
 
@@ -121,24 +192,10 @@ impl Edges {
                 && edge.is_some_and(|edge| edge.awaited.borrow_mut().take(packet))
         };
         let told: Vec<_> = sessions.iter().filter(awaits).cloned().collect();
-        if told.is_empty() {
-            self.early.borrow_mut().keep(credited);
+        for session in &told {
+            self.lately.borrow_mut().told(packet, session.id);
         }
         told
-    }
-}
-
-impl Early {
-    fn keep(&mut self, credited: &Credited) {
-        let packet = credited.claim.packet.id;
-        if self.credits.insert(packet, credited.clone()).is_none() {
-            self.order.push_back(packet);
-        }
-        if self.order.len() > EARLY_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.credits.remove(&oldest);
-        }
     }
 }
 
@@ -148,9 +205,14 @@ impl Worker {
         let Some(edge) = session.edge() else {
             return;
         };
-        let early = self.edges.early.borrow().credits.get(&packet).cloned();
-        match early {
-            Some(credited) => self.push_to_edges(&credited, std::slice::from_ref(session)),
+        let credit = self.edges.lately.borrow_mut().credit(packet, session.id);
+        match credit {
+            Some((_, true)) => {}
+            Some((credited, false)) => {
+                // Its news may be on the way to the others still.
+                edge.awaited.borrow_mut().take(packet);
+                self.push_to_edges(&credited, std::slice::from_ref(session));
+            }
             None => edge
                 .awaited
                 .borrow_mut()
@@ -186,6 +248,50 @@ mod tests {
 
     fn packet(index: u32) -> PacketId {
         RainId::new(7).unwrap().packet(index)
+    }
+
+    fn news(from: u32, count: u32) -> Arc<News> {
+        let claim = |index| format!("{}:1:anna", packet(index).get());
+        let credited = (from..from + count).map(|index| Credited {
+            claim: claim(index).parse().unwrap(),
+            place: crate::store::inbox::Place { id: 9, previous: 8 },
+        });
+        Arc::new(credited.collect())
+    }
+
+    #[test]
+    fn credits_of_lately_are_found_once_by_each_session_and_the_oldest_give_way() {
+        let mut lately = Lately::default();
+        lately.keep(&news(1, 500));
+        let found = |lately: &mut Lately, index, session| {
+            let (credited, told) = lately.credit(packet(index), session)?;
+            assert_eq!(credited.claim.packet.id, packet(index));
+            Some(told)
+        };
+        assert_eq!(found(&mut lately, 501, 1), None);
+        assert_eq!(found(&mut lately, 500, 1), Some(false));
+        assert_eq!(found(&mut lately, 500, 1), Some(true));
+        assert_eq!(found(&mut lately, 500, 2), Some(false));
+        lately.told(packet(499), 1);
+        assert_eq!(found(&mut lately, 499, 1), Some(true));
+        lately.keep(&news(499, 1)); // published again
+        assert_eq!(found(&mut lately, 499, 1), Some(true));
+        for from in (1_000..5_000).step_by(500) {
+            lately.keep(&news(from, 500));
+        }
+        lately.keep(&news(5_000, 95)); // 4,596 in all, and 4,096 without the first ones
+        assert_eq!(found(&mut lately, 1, 1), None);
+        assert_eq!(found(&mut lately, 1_000, 1), Some(false));
+        assert_eq!(
+            found(&mut lately, 499, 1),
+            Some(true),
+            "as long as its later news"
+        );
+        for from in (10_000..10_000 + 100_000).step_by(500) {
+            lately.keep(&news(from, 500));
+            assert!(lately.places.len() < LATELY_MIN + 500 && lately.credits < LATELY_MIN + 500);
+        }
+        assert_eq!(lately.places.len(), lately.credits);
     }
 
     #[test]

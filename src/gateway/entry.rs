@@ -36,6 +36,7 @@ impl Turned {
             Turned::GatewayFull => "gateway_full",
             Turned::AddressFull => "address_full",
             Turned::AddressRate => "address_rate",
+            Turned::AddressHandshakes => "address_handshakes",
         }
     }
 }
@@ -94,6 +95,7 @@ impl Worker {
                 match certificates {
                     None => Ok(None),
                     Some(certificates) => {
+                        let _share = place.handshake().map_err(Failure::Turned)?;
                         let handshake = handshake(&socket, &certificates).await;
                         handshake.map(Some).map_err(Failure::Handshake)
                     }
@@ -163,8 +165,10 @@ impl Worker {
         let reason = match turned {
             Turned::GatewayFull => "the gateway is full",
             Turned::AddressFull => "too many connections from this address",
-            // Whoever connects this fast does not listen.
-            Turned::AddressRate => return drop_silently(&socket, turned.name()),
+            // Whoever connects this fast does not listen, and where there are handshakes there is no way to tell.
+            Turned::AddressRate | Turned::AddressHandshakes => {
+                return drop_silently(&socket, turned.name());
+            }
         };
         if self.told.get() >= TOLD_MAX {
             return drop_silently(&socket, turned.name());

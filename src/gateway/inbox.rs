@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::edge;
+use super::errand;
 use super::session::Session;
 use super::worker::{PUSH_SLICE, Worker};
 use crate::metrics;
@@ -63,15 +64,12 @@ fn page(worker: &Rc<Worker>, session: &Rc<Session>, user: &UserId, request_id: u
         metrics::get().inbox_pages_busy.increment(1);
         return session.send(worker, request_id, not_now(worker));
     };
-    let (worker, session, user) = (worker.clone(), session.clone(), user.clone());
-    session.in_flight.set(session.in_flight.get() + 1);
-    worker.in_flight.set(worker.in_flight.get() + 1);
-    tokio::task::spawn_local(async move {
-        let read = worker
-            .store
-            .read_inbox(&user, asked.after_message_id, limit)
-            .await;
+    let (reading, asking, user) = (worker.clone(), session.clone(), user.clone());
+    let read = async move {
+        let inbox = &reading.store;
+        let read = inbox.read_inbox(&user, asked.after_message_id, limit).await;
         drop(turn);
+        crate::crash::bug("inbox");
         let answer = match read {
             Ok(page) => {
                 metrics::get().inbox_pages_read.increment(1);
@@ -80,12 +78,13 @@ fn page(worker: &Rc<Worker>, session: &Rc<Session>, user: &UserId, request_id: u
             Err(error) => {
                 metrics::get().inbox_pages_away.increment(1);
                 tracing::debug!(%error, "an inbox cannot be read now");
-                not_now(&worker)
+                not_now(&reading)
             }
         };
-        session.send(&worker, request_id, answer);
-        session.finished(&worker);
-        worker.flush_dirty();
+        asking.send(&reading, request_id, answer);
+    };
+    errand::run(worker, session, "inbox", read, move |worker, session| {
+        session.send(worker, request_id, not_now(worker));
     });
 }
 
@@ -156,7 +155,8 @@ pub async fn hand_on(mut news: mpsc::Receiver<Arc<News>>, workers: Vec<mpsc::Sen
 
 impl Worker {
     /// Tells the sessions of this worker whose users were credited. Grabs get their turn in between.
-    pub(super) async fn push_credited(&self, news: &[Credited]) {
+    pub(super) async fn push_credited(&self, news: &Arc<News>) {
+        self.edges.keep(news);
         for part in news.chunks(PUSH_SLICE) {
             for credited in part {
                 self.push_to_user(credited);

@@ -89,6 +89,7 @@ impl Visitor {
 #[derive(Default)]
 struct Visits {
     open: u32,
+    handshakes: u32,
     /// Of the connect rate.
     paid_until: u64,
 }
@@ -100,6 +101,8 @@ pub enum Turned {
     AddressFull,
     /// The address connects too often.
     AddressRate,
+    /// The address has as many handshakes under way as it may have.
+    AddressHandshakes,
 }
 
 /// The connections of all workers.
@@ -107,9 +110,10 @@ pub struct Doors {
     clock: Clock,
     total_max: usize,
     per_address_max: u32,
+    handshakes_per_address_max: u32,
     per_address_rate: Rate,
     total: AtomicUsize,
-    /// Locked at a connection's begin and end.
+    /// Locked at a connection's begin and end, and at those of its handshake.
     book: Mutex<Book>,
 }
 
@@ -127,6 +131,7 @@ impl Doors {
             clock,
             total_max: settings.connections_max,
             per_address_max: settings.connections_per_address_max as u32,
+            handshakes_per_address_max: settings.handshakes_per_address_max as u32,
             per_address_rate: Rate::per_second(settings.connects_per_address_per_second),
             total: AtomicUsize::new(0),
             book: Mutex::default(),
@@ -177,6 +182,32 @@ impl Place {
         visits.open += 1;
         self.visitor = Some(visitor);
         Ok(())
+    }
+
+    /// One more handshake of the address that the connection belongs to.
+    pub fn handshake(&self) -> Result<Handshake<'_>, Turned> {
+        let mut book = self.doors.book();
+        let visits = self.visitor.and_then(|of| book.visits.get_mut(&of));
+        if let Some(visits) = visits {
+            if visits.handshakes >= self.doors.handshakes_per_address_max {
+                return Err(Turned::AddressHandshakes);
+            }
+            visits.handshakes += 1;
+        }
+        Ok(Handshake(self))
+    }
+}
+
+/// A TLS handshake under way; dropping it gives the address its share back.
+pub struct Handshake<'a>(&'a Place);
+
+impl Drop for Handshake<'_> {
+    fn drop(&mut self) {
+        let mut book = self.0.doors.book();
+        let visits = self.0.visitor.and_then(|of| book.visits.get_mut(&of));
+        if let Some(visits) = visits {
+            visits.handshakes -= 1;
+        }
     }
 }
 
@@ -350,6 +381,23 @@ mod tests {
         );
         let _fifth = let_in(&doors, "192.0.2.1").unwrap();
         assert_eq!(doors.enter().err(), Some(Turned::GatewayFull));
+    }
+
+    #[test]
+    fn handshakes_are_counted_per_address_and_freed() {
+        let doors = doors(&["gateway.handshakes_per_address_max=1"]);
+        let (first, second) = (
+            let_in(&doors, "2001:db8:0:1::1"),
+            let_in(&doors, "2001:db8:0:1::2"),
+        );
+        let (first, second) = (first.unwrap(), second.unwrap());
+        let under_way = first.handshake().unwrap();
+        assert_eq!(second.handshake().err(), Some(Turned::AddressHandshakes));
+        let neighbour = let_in(&doors, "2001:db8:0:2::1").unwrap();
+        assert!(neighbour.handshake().is_ok());
+        drop(under_way);
+        assert!(second.handshake().is_ok());
+        assert!(second.handshake().is_ok(), "the last one is over");
     }
 
     #[test]

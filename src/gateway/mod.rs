@@ -10,6 +10,8 @@ mod early;
 mod edge;
 /// From the accepted connection to a session: limits, PROXY header, TLS handshake.
 mod entry;
+/// Requests that take more than a moment.
+mod errand;
 /// A user's messages: pages that are asked for, and pushes.
 mod inbox;
 /// Batches on their way to a node.
@@ -76,7 +78,7 @@ const PUSHES_MAX: usize = 1_024;
 const NEWS_MAX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
-#[error("gateway.listen {address}: {source}")]
+#[error("gateway.listen {address}")]
 pub struct ListenError {
     address: SocketAddr,
     source: io::Error,

@@ -22,6 +22,7 @@ use crate::config;
 use crate::metrics;
 use crate::post::{Poster, Trust, TrustError};
 use crate::rain::{RainId, UserId};
+use crate::task;
 
 const SHARDS: usize = 64;
 /// Of an answer: 12 bytes a verdict, and as much again for those who like blanks.
@@ -172,7 +173,7 @@ impl Risk {
                 questions: questions.clone(),
             };
             let stop = stop.clone();
-            crate::task::spawn(tasks, "gateway.risk", async move {
+            task::spawn(tasks, "gateway.risk", async move {
                 stop.run_until_cancelled(desk.run()).await;
             });
         }
@@ -281,7 +282,9 @@ impl Desk {
     }
 
     async fn ask(&self, rain: RainId, questions: Vec<Question>) {
-        let verdicts = match self.post(rain, &questions).await {
+        // A panic must not leave users as asked about for ever, nor this desk empty.
+        let posted = task::contained("risk_desk", self.post(rain, &questions)).await;
+        let verdicts = match posted.unwrap_or_else(|panicked| Err(panicked.to_string())) {
             Ok(verdicts) => verdicts.into_iter().map(Some).collect(),
             Err(problem) => {
                 self.risk.pause(&problem);
@@ -294,6 +297,7 @@ impl Desk {
     }
 
     async fn post(&self, rain: RainId, questions: &[Question]) -> Result<Vec<Verdict>, String> {
+        crate::crash::bug("risk_desk");
         let body = Body {
             rain_id: rain,
             users: questions.iter().map(|question| &question.user).collect(),

@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -29,7 +30,8 @@ use crate::clock::now_ms;
 use crate::metrics;
 use crate::rain::{Packet, RainId, UserId};
 use crate::wire::client_frame::Request;
-use crate::wire::frame::{self, CLIENT_FRAME_MAX, FrameError, HEADER};
+use crate::wire::frame::{self, FrameError};
+use crate::wire::input::Input;
 use crate::wire::server_frame::Message;
 use crate::wire::{ClientFrame, CloseCode, GoAway, Outcome, Pong, Refused, ServerFrame, Watching};
 
@@ -51,8 +53,8 @@ pub struct Session {
     pub(super) refusals: Cell<u8>,
     /// Set for one that tapped too early too often.
     pub(super) cool_until: Cell<Option<Instant>>,
-    /// A frame that has not arrived whole. Empty and without memory otherwise.
-    partial: RefCell<Vec<u8>>,
+    /// A frame that has not arrived whole.
+    input: RefCell<Input>,
     /// When the frame began that has not arrived whole.
     frame_begun: Cell<Option<Instant>>,
     /// Until when its frames are paid for, and its user's.
@@ -60,7 +62,7 @@ pub struct Session {
     user_paid: RefCell<Option<Arc<AtomicU64>>>,
     /// What the socket did not take yet. Empty and without memory otherwise.
     out: RefCell<Vec<u8>>,
-    pub(super) in_flight: Cell<u32>,
+    in_flight: Cell<u32>,
     connected: Instant,
     /// Among the connections that are allowed; none for one that is only told that there are too many.
     pub(super) place: Option<Place>,
@@ -88,7 +90,7 @@ impl Session {
             credentials: RefCell::default(),
             refusals: Cell::new(0),
             cool_until: Cell::new(None),
-            partial: RefCell::default(),
+            input: RefCell::default(),
             frame_begun: Cell::new(None),
             paid_until: Cell::new(0),
             user_paid: RefCell::default(),
@@ -243,28 +245,28 @@ impl Session {
     }
 
     fn feed(self: &Rc<Self>, worker: &Rc<Worker>, bytes: &[u8]) {
-        let mut partial = std::mem::take(&mut *self.partial.borrow_mut());
-        if partial.is_empty() {
-            let used = self.frames(worker, bytes);
-            if used < bytes.len() {
-                *self.partial.borrow_mut() = bytes[used..].to_vec();
+        let mut input = self.input.borrow_mut();
+        let ended = input.feed(bytes, |message| match message {
+            Ok(message) => self.frame(worker, message),
+            Err(error) => {
+                let code = match error {
+                    FrameError::TooLong { .. } => CloseCode::FrameTooLong,
+                    FrameError::Empty => CloseCode::FrameInvalid,
+                };
+                let strange = error.looks_like().filter(|_| self.user().is_none());
+                let strange = strange.map_or_else(String::new, |what| format!(": {what}"));
+                self.close(worker, code, &format!("{error}{strange}"));
+                ControlFlow::Break(())
             }
-        } else {
-            partial.extend_from_slice(bytes);
-            let used = self.frames(worker, &partial);
-            if used > 0 {
-                self.frame_begun.set(None);
-            }
-            if used < partial.len() {
-                partial.drain(..used);
-                *self.partial.borrow_mut() = partial;
-            }
+        });
+        if ended {
+            self.frame_begun.set(None);
         }
     }
 
     /// A frame that has begun must end in time.
     fn frame_cut(self: &Rc<Self>, worker: &Worker) {
-        if self.partial.borrow().is_empty() {
+        if !self.input.borrow().is_cut() {
             self.frame_begun.set(None);
         } else if self.frame_begun.get().is_none() {
             self.frame_begun.set(Some(self.last_heard.get()));
@@ -332,41 +334,25 @@ impl Session {
         self.go_away(worker, CloseCode::TooManyRequests, reason, after);
     }
 
-    /// Handles every whole frame in `bytes`; returns how many bytes they took. What is left is at most one frame that is cut, and so bounded.
-    fn frames(self: &Rc<Self>, worker: &Rc<Worker>, bytes: &[u8]) -> usize {
-        let mut used = 0;
-        loop {
-            match frame::announced_len(&bytes[used..], CLIENT_FRAME_MAX) {
-                Ok(Some(len)) if bytes.len() - used >= HEADER + len => {
-                    let message = &bytes[used + HEADER..used + HEADER + len];
-                    used += HEADER + len;
-                    let verdict = self.one_more(worker);
-                    if verdict == Verdict::FarOver {
-                        self.leave_us(worker);
-                        return bytes.len();
-                    }
-                    match ClientFrame::decode(message) {
-                        Ok(frame) if verdict == Verdict::Over => self.too_many(worker, frame),
-                        Ok(frame) => self.request(worker, frame),
-                        Err(error) => self.close(
-                            worker,
-                            CloseCode::FrameInvalid,
-                            &format!("frame cannot be read: {error}"),
-                        ),
-                    }
-                }
-                Ok(_) => return used,
-                Err(error) => {
-                    let code = match error {
-                        FrameError::TooLong { .. } => CloseCode::FrameTooLong,
-                        FrameError::Empty => CloseCode::FrameInvalid,
-                    };
-                    self.close(worker, code, &error.to_string());
-                }
-            }
-            if self.closing.get().is_some() {
-                return bytes.len();
-            }
+    /// One whole frame; breaks off when the session is closing.
+    fn frame(self: &Rc<Self>, worker: &Rc<Worker>, message: &[u8]) -> ControlFlow<()> {
+        let verdict = self.one_more(worker);
+        if verdict == Verdict::FarOver {
+            self.leave_us(worker);
+            return ControlFlow::Break(());
+        }
+        match ClientFrame::decode(message) {
+            Ok(frame) if verdict == Verdict::Over => self.too_many(worker, frame),
+            Ok(frame) => self.request(worker, frame),
+            Err(error) => self.close(
+                worker,
+                CloseCode::FrameInvalid,
+                &format!("frame cannot be read: {error}"),
+            ),
+        }
+        match self.closing.get() {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
         }
     }
 
@@ -496,6 +482,12 @@ impl Session {
     /// After an unknown outcome only what is final may answer the next tap.
     pub fn forget(&self, rain: RainId) {
         self.memory.borrow_mut().retain(|(known, _)| *known != rain);
+    }
+
+    /// One more request is in flight.
+    pub fn begun(&self, worker: &Worker) {
+        self.in_flight.set(self.in_flight.get() + 1);
+        worker.in_flight.set(worker.in_flight.get() + 1);
     }
 
     /// A request in flight has been answered.

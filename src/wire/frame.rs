@@ -18,6 +18,24 @@ pub enum FrameError {
     Empty,
 }
 
+impl FrameError {
+    /// What a connection speaks instead, by its first four bytes.
+    pub fn looks_like(&self) -> Option<&'static str> {
+        let FrameError::TooLong { len, .. } = self else {
+            return None;
+        };
+        match &u32::try_from(*len).ok()?.to_be_bytes() {
+            [0x16, 3, ..] => Some("this is TLS, and plain TCP is spoken here"),
+            b"\r\n\r\n" => {
+                Some("this is a PROXY header, and gateway.proxy_trusted does not name its sender")
+            }
+            b"PROX" => Some("this is a PROXY header of version 1; version 2 is understood"),
+            b"GET " | b"HEAD" | b"POST" | b"PUT " | b"OPTI" | b"PRI " => Some("this is HTTP"),
+            _ => None,
+        }
+    }
+}
+
 /// Appends `message` as one frame. Messages of ours are bounded far below 4 GiB, so the length always fits.
 pub fn put(message: &impl Message, out: &mut impl BufMut) {
     let len = message.encoded_len();

@@ -3,6 +3,9 @@
 /// Four bytes of length, then the message.
 pub mod frame;
 
+/// What a gateway reads, cut into frames.
+pub mod input;
+
 #[cfg(test)]
 mod vectors;
 

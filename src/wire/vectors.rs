@@ -1,11 +1,14 @@
 //! Holds `proto/wire.md` to the code: the frames in it were made by another encoder, with a look at the protobuf specification only.
 
+use std::time::Duration;
+
 use prost::Message as _;
 
 use super::client_frame::Request;
 use super::inbox_message::Contents;
 use super::server_frame::Message;
 use super::*;
+use crate::gateway::token::TokenKeys;
 
 const PAGE: &str = include_str!("../../proto/wire.md");
 const TIME: i64 = 1_784_550_000_000;
@@ -251,6 +254,19 @@ fn every_vector_is_what_we_write_and_reads_back() {
         };
         assert_eq!(again, *ours, "{title}");
     }
+}
+
+/// Made with another program, like the frames.
+#[test]
+fn the_token_of_the_page_is_accepted() {
+    let token = PAGE.lines().find(|line| line.starts_with("eyJ")).unwrap();
+    let secret: Vec<u8> = (0..32).collect();
+    let keys = TokenKeys::hs256("default", &secret, Duration::ZERO);
+    let identity = keys.verify(token, TIME).unwrap();
+    assert_eq!(
+        (identity.user.as_str(), identity.credentials.expires_ms),
+        ("anna", 1_784_553_600_000)
+    );
 }
 
 fn is_from_client(title: &str) -> bool {

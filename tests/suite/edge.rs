@@ -9,7 +9,7 @@ use hongbao::rain::UserId;
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::inbox_message::Contents;
 use hongbao::wire::server_frame::Message;
-use hongbao::wire::{CloseCode, Grab, GrabResult, Inbox, InboxMessage, Outcome};
+use hongbao::wire::{CloseCode, Grab, GrabResult, Inbox, InboxMessage, Outcome, Ping};
 
 use crate::support::server::Server;
 use crate::support::wire::Raw;
@@ -234,4 +234,37 @@ async fn the_client_library_has_thousands_of_grabs_in_flight_and_learns_every_ou
     let page = client.inbox_of(user, 0, 10).await.unwrap();
     assert_eq!(page.messages.len(), 1);
     drop(server);
+}
+
+/// Who came back and asked again was told of the packet, and waited for its credit for ever.
+#[tokio::test]
+async fn an_edge_session_that_asks_again_after_the_credit_is_told_of_it_once() {
+    let server = Server::start(&["store.managed_nodes=1"]);
+    let rain = server.open_rain(10, 1_000).await.get();
+    let credited = async |edge: &mut Raw| match edge.receive().await.unwrap().message.unwrap() {
+        Message::InboxMessage(message) => match message.contents.unwrap() {
+            Contents::PacketCredited(credited) => (message.user, credited.packet_id),
+        },
+        other => panic!("{other:?}"),
+    };
+    let mut lost = Raw::edge(&server, "edge-1").await;
+    let won = lost.grab_as(rain, "anna").await;
+    assert_eq!(won.outcome(), Outcome::Won);
+    let anna = ("anna".to_owned(), won.packet_id);
+    assert_eq!(credited(&mut lost).await, anna);
+    drop(lost);
+
+    let mut back = Raw::edge(&server, "edge-1").await;
+    for times in 0..2 {
+        let again = back.grab_as(rain, "anna").await;
+        assert_eq!(
+            (again.outcome(), again.packet_id),
+            (Outcome::AlreadyWon, won.packet_id)
+        );
+        if times == 0 {
+            assert_eq!(credited(&mut back).await, anna);
+        }
+    }
+    let ping = back.send(Request::Ping(Ping {})).await;
+    assert_eq!(back.receive().await.unwrap().request_id, ping, "told once");
 }

@@ -249,6 +249,8 @@ async fn more_connections_than_allowed_are_sent_away() {
     let second = Raw::user(&server, "b").await;
     let mut third = Raw::connect(&server).await;
     assert_eq!(third.gone().await.0, CloseCode::TooManyConnections);
+    let full = "hongbao_connections_refused_total{reason=\"gateway_full\"}";
+    assert_eq!(server.metric(full).await, 1.0);
     drop(second);
     crate::support::eventually("a place to be free", async || {
         let mut raw = Raw::connect(&server).await;

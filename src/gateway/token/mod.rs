@@ -177,8 +177,10 @@ impl TokenKeys {
             return Err(refused(CloseCode::TokenMissing, reason));
         }
         let header = jsonwebtoken::decode_header(token)
-            .map_err(|error| invalid(format!("the token is not a JWT: {error}")))?;
-        let kid = header.kid.unwrap_or_default();
+            .map_err(|error| invalid(not_a_header(error.kind())))?;
+        let Some(kid) = header.kid else {
+            return Err(invalid("the token's header names no key (kid)".into()));
+        };
         let set = self.set.load();
         let Some(key) = set.get(&kid) else {
             let shown: String = kid.chars().take(40).collect();
@@ -190,6 +192,13 @@ impl TokenKeys {
         let payload = jsonwebtoken::decode::<Payload>(token, &key.decoding, &key.validation)
             .map_err(|error| match error.kind() {
                 ErrorKind::InvalidSignature => invalid("the token's signature is wrong".into()),
+                ErrorKind::InvalidAlgorithm => invalid(format!(
+                    "the token's alg is {:?}, its key is for {:?}",
+                    header.alg, key.validation.algorithms[0]
+                )),
+                ErrorKind::Json(problem) => {
+                    invalid(format!("the token's payload cannot be read: {problem}"))
+                }
                 _ => invalid(format!("the token is not accepted: {error}")),
             })?
             .claims;
@@ -238,6 +247,19 @@ impl TokenKeys {
         }
         let reason = self.set.load().revoked(user, credentials)?;
         Some((CloseCode::TokenRevoked, reason))
+    }
+}
+
+/// Why there is no header to be read. The library names algorithms that no key here can have.
+fn not_a_header(problem: &ErrorKind) -> String {
+    match problem {
+        ErrorKind::InvalidToken => {
+            "the token is not a JWT: it must have three parts between dots".to_owned()
+        }
+        ErrorKind::Json(_) => {
+            "the token's header cannot be read, or its alg is neither EdDSA nor HS256".to_owned()
+        }
+        other => format!("the token is not a JWT: {other:?}"),
     }
 }
 

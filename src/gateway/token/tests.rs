@@ -95,6 +95,34 @@ fn missing_forged_foreign_and_garbage_tokens_are_told_apart() {
     }
 }
 
+/// Whoever writes a login service reads these in a log.
+#[test]
+fn what_is_wrong_with_a_token_is_said() {
+    let secret = EncodingKey::from_secret(SECRET);
+    let payload = json!({"sub": "anna", "exp": NOW_S + 60});
+    let mut header = jsonwebtoken::Header::new(Algorithm::HS256);
+    let no_kid = jsonwebtoken::encode(&header, &payload, &secret).unwrap();
+    header.kid = Some("k9".into());
+    let no_key = jsonwebtoken::encode(&header, &payload, &secret).unwrap();
+    // {"alg":"none","kid":"default"}
+    let no_alg = "eyJhbGciOiJub25lIiwia2lkIjoiZGVmYXVsdCJ9.eyJzdWIiOiJhbm5hIn0.".to_owned();
+    for (token, reason) in [
+        ("hello".to_owned(), "three parts between dots"),
+        (no_kid, "names no key (kid)"),
+        (no_key, "kid \"k9\" names no key of ours"),
+        (no_alg, "its alg is neither EdDSA nor HS256"),
+        (
+            sign("default", Algorithm::HS512, &secret, payload.clone()),
+            "alg is HS512, its key is for HS256",
+        ),
+        (hs(json!({"exp": NOW_S + 60})), "missing field `sub`"),
+        (hs(json!({"sub": "anna"})), "missing field `exp`"),
+    ] {
+        let said = keys().verify(&token, NOW_S * 1_000).unwrap_err().reason;
+        assert!(said.contains(reason), "{said}");
+    }
+}
+
 #[test]
 fn a_token_is_valid_from_nbf_to_exp_give_or_take_the_leeway() {
     for (payload, refused) in [

@@ -2,9 +2,12 @@
 //!
 //! No panic, no growth beyond the limits, and every session either goes on or is told why not.
 
+use std::ops::ControlFlow;
+
 use bytes::BytesMut;
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::frame::{self, CLIENT_FRAME_MAX, HEADER};
+use hongbao::wire::input::Input;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{ClientFrame, CloseCode, Grab, Hello, Inbox, Ping, Refresh, Watch};
 use proptest::prelude::*;
@@ -79,7 +82,7 @@ fn framed_garbage() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn input() -> impl Strategy<Value = Vec<u8>> {
+fn sent() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         4 => valid_frame(),
         3 => spoiled_frame(),
@@ -105,8 +108,37 @@ fn cuts() -> impl Strategy<Value = Vec<prop::sample::Index>> {
     prop::collection::vec(any::<prop::sample::Index>(), 0..8)
 }
 
-/// Everything the decoder makes of these pieces: messages, and the error that ends it.
-fn decoded(pieces: &[Vec<u8>]) -> (Vec<Vec<u8>>, Option<frame::FrameError>) {
+/// Messages, and the error that ends them.
+type Decoded = (Vec<Vec<u8>>, Option<frame::FrameError>);
+
+/// What a session makes of these pieces.
+fn fed(pieces: &[Vec<u8>]) -> Decoded {
+    let (mut input, mut messages, mut failed) = (Input::default(), vec![], None);
+    for piece in pieces {
+        input.feed(piece, |message| {
+            match message {
+                Ok(message) => messages.push(message.to_vec()),
+                Err(error) => {
+                    failed = Some(error);
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        assert!(
+            input.held() < 2 * (HEADER + CLIENT_FRAME_MAX),
+            "{} bytes held",
+            input.held()
+        );
+        if failed.is_some() {
+            break;
+        }
+    }
+    (messages, failed)
+}
+
+/// What the plain decoder makes of them, and whether a frame is left cut.
+fn decoded(pieces: &[Vec<u8>]) -> (Decoded, bool) {
     let (mut buffer, mut messages) = (BytesMut::new(), vec![]);
     for piece in pieces {
         buffer.extend_from_slice(piece);
@@ -114,7 +146,7 @@ fn decoded(pieces: &[Vec<u8>]) -> (Vec<Vec<u8>>, Option<frame::FrameError>) {
             match frame::take(&mut buffer, CLIENT_FRAME_MAX) {
                 Ok(Some(message)) => messages.push(message.to_vec()),
                 Ok(None) => break,
-                Err(error) => return (messages, Some(error)),
+                Err(error) => return ((messages, Some(error)), false),
             }
         }
         assert!(
@@ -122,16 +154,52 @@ fn decoded(pieces: &[Vec<u8>]) -> (Vec<Vec<u8>>, Option<frame::FrameError>) {
             "more than one frame waits"
         );
     }
-    (messages, None)
+    ((messages, None), !buffer.is_empty())
+}
+
+/// What must become of a session that is sent this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    GoesOn,
+    Closed,
+    /// What is sent next is the rest of a frame: either.
+    Cut,
+}
+
+fn expected(welcomed: bool, pieces: &[Vec<u8>]) -> End {
+    let ((messages, error), cut) = decoded(pieces);
+    let mut refreshes = 0;
+    for message in messages {
+        match ClientFrame::decode(&message[..]).map(|frame| frame.request) {
+            // No token here is one, so a Hello is refused, and so is what comes before it.
+            _ if !welcomed => return End::Closed,
+            Err(_) | Ok(None | Some(Request::Hello(_))) => return End::Closed,
+            Ok(Some(Request::Refresh(_))) => refreshes += 1,
+            Ok(Some(_)) => {}
+        }
+        if refreshes == 4 {
+            return End::Closed;
+        }
+    }
+    match (error, cut) {
+        (Some(_), _) => End::Closed,
+        (None, true) => End::Cut,
+        // A Ping is no Hello.
+        (None, false) if !welcomed => End::Closed,
+        (None, false) => End::GoesOn,
+    }
 }
 
 proptest! {
     #![proptest_config(Config { cases: 512, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn the_decoder_says_the_same_however_the_bytes_are_cut(bytes in input(), cuts in cuts()) {
-        let whole = decoded(std::slice::from_ref(&bytes));
-        prop_assert_eq!(&whole, &decoded(&pieces(&bytes, &cuts)));
+    fn session_and_decoder_say_the_same_however_the_bytes_are_cut(bytes in sent(), cuts in cuts()) {
+        let (whole, cut) = decoded(std::slice::from_ref(&bytes));
+        let pieces = pieces(&bytes, &cuts);
+        prop_assert_eq!((&whole, cut), (&decoded(&pieces).0, decoded(&pieces).1));
+        prop_assert_eq!(&whole, &fed(&pieces));
+        prop_assert_eq!(&whole, &fed(&[bytes]));
         for message in whole.0 {
             // What can be read can be written, and reads the same again.
             if let Ok(frame) = ClientFrame::decode(&message[..]) {
@@ -142,7 +210,7 @@ proptest! {
 
     #[test]
     fn a_frame_comes_out_as_it_went_in(frame in valid_frame(), cuts in cuts()) {
-        let (messages, error) = decoded(&pieces(&frame, &cuts));
+        let (messages, error) = fed(&pieces(&frame, &cuts));
         prop_assert_eq!(error, None);
         prop_assert_eq!(messages, vec![frame[HEADER..].to_vec()]);
     }
@@ -160,7 +228,7 @@ async fn play(server: &Server, welcomed: bool, pieces: &[Vec<u8>]) -> Result<(),
         }
         tokio::task::yield_now().await;
     }
-    // Ends any frame that was left cut.
+    // Padding ends any frame that was left cut.
     let last = u64::MAX - 7;
     let ping = frame::encode(&ClientFrame {
         request_id: last,
@@ -168,13 +236,19 @@ async fn play(server: &Server, welcomed: bool, pieces: &[Vec<u8>]) -> Result<(),
     });
     let padding = vec![0; CLIENT_FRAME_MAX];
     let _ = raw.try_bytes(&ping).await && raw.try_bytes(&padding).await;
-    let mut told = None;
+    let (mut told, mut ponged) = (None, false);
     while let Some(frame) = raw.receive().await {
         match frame.message {
             Some(Message::GoAway(away)) => told = Some(away.code()),
             Some(Message::Refused(refused)) => told = Some(refused.code()),
+            Some(Message::Pong(_)) if frame.request_id == last => ponged = true,
             Some(_) | None => {}
         }
+    }
+    match expected(welcomed, pieces) {
+        End::GoesOn => prop_assert!(ponged, "closed with {told:?} for no reason"),
+        End::Closed => prop_assert!(!ponged, "not closed"),
+        End::Cut => {}
     }
     // Padding is a frame of no bytes: in the end every one of these sessions is closed, and told so.
     prop_assert!(
@@ -197,7 +271,7 @@ fn a_session_survives_or_is_told_whatever_it_is_sent() {
     };
     let mut runner = TestRunner::new(config);
     let played = runner.run(
-        &(any::<bool>(), input(), cuts()),
+        &(any::<bool>(), sent(), cuts()),
         |(welcomed, bytes, cuts)| runtime.block_on(play(&server, welcomed, &pieces(&bytes, &cuts))),
     );
     played.unwrap();

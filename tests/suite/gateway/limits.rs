@@ -165,6 +165,27 @@ async fn a_frame_that_has_begun_must_end_in_time_however_busy_the_client_looks()
     others_are_served(&server).await;
 }
 
+/// Whoever connects with something else finds out by a look at what came back.
+#[tokio::test]
+async fn another_protocol_is_told_what_it_is() {
+    let server = Server::start(&["store.managed_nodes=1"]);
+    for (bytes, what) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "this is HTTP"),
+        (&[0x16, 0x03, 0x01, 0x02, 0x00], "this is TLS"),
+        (
+            b"PROXY TCP4 203.0.113.9 192.0.2.1 12345 7700\r\n",
+            "version 1",
+        ),
+        (&[0x7F; 9], "exceeds 4096"),
+    ] {
+        let mut stranger = Raw::connect(&server).await;
+        stranger.bytes(bytes).await;
+        let (code, reason) = stranger.gone().await;
+        assert_eq!(code, CloseCode::FrameTooLong);
+        assert!(reason.contains(what), "{reason}");
+    }
+}
+
 #[tokio::test]
 async fn the_silent_and_the_idle_are_counted() {
     let server = Server::start(&[

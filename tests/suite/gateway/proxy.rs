@@ -15,7 +15,7 @@ fn v4(address: [u8; 4]) -> Vec<u8> {
 }
 
 /// Likewise over IPv6, from this host of 2001:db8:0:<network>::/64.
-fn v6(network: u8, host: u8) -> Vec<u8> {
+pub fn v6(network: u8, host: u8) -> Vec<u8> {
     let mut source = [0; 16];
     source[..4].copy_from_slice(&[0x20, 0x01, 0x0D, 0xB8]);
     (source[7], source[15]) = (network, host);
@@ -99,7 +99,9 @@ async fn a_trusted_proxy_must_announce_and_in_time_and_well_formed() {
     // Nobody else is believed: the signature reads as the length of a frame that is far too long.
     let mut stranger = Raw::connect_from(&server, "127.0.0.77").await;
     stranger.bytes(&v4([203, 0, 113, 9])).await;
-    assert_eq!(stranger.gone().await.0, CloseCode::FrameTooLong);
+    let (code, reason) = stranger.gone().await;
+    assert_eq!(code, CloseCode::FrameTooLong);
+    assert!(reason.contains("gateway.proxy_trusted"), "{reason}");
     let mut stranger = Raw::connect_from(&server, "127.0.0.77").await;
     assert!(is_welcome(&server, &mut stranger, "anna").await);
 }

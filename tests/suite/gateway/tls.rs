@@ -12,11 +12,12 @@ use hongbao::wire::{Outcome, Ping};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::eventually;
 use crate::support::server::Server;
-use crate::support::wire::Raw;
+use crate::support::wire::{Raw, Stream, connect_from};
 
 /// A certificate for 127.0.0.1 that vouches for itself, and its key.
 struct Identity(rcgen::CertifiedKey<rcgen::KeyPair>);
@@ -92,6 +93,10 @@ fn client_settings(server: &Server, ca: &Path) -> Arc<Settings> {
 
 /// A handshake that believes only `trusted`.
 async fn connect(server: &Server, trusted: &Identity) -> std::io::Result<Raw> {
+    connect_over(TcpStream::connect(server.gateway()).await?, trusted).await
+}
+
+async fn connect_over(socket: impl Stream + 'static, trusted: &Identity) -> std::io::Result<Raw> {
     let mut roots = rustls::RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_slice(trusted.pem().as_bytes()).unwrap())
@@ -102,7 +107,6 @@ async fn connect(server: &Server, trusted: &Identity) -> std::io::Result<Raw> {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    let socket = TcpStream::connect(server.gateway()).await?;
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let tls = tokio_rustls::TlsConnector::from(Arc::new(config))
         .connect(name, socket)
@@ -259,6 +263,83 @@ async fn handshakes_have_a_deadline_and_a_cap() {
         connect(&server, &ours).await.is_ok(),
         "the places are free again"
     );
+}
+
+/// Begins so many handshakes and ends none of them.
+async fn begin_handshakes(server: &Server, source: &str, count: usize) -> Vec<TcpStream> {
+    let mut begun = vec![];
+    for _ in 0..count {
+        // Whoever is refused may have been reset by now.
+        if let Ok(mut socket) = connect_from(server, source).await {
+            // The beginning of a ClientHello.
+            let _ = socket.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00]).await;
+            begun.push(socket);
+        }
+    }
+    begun
+}
+
+/// Once one address could take every turn, and then nobody came in.
+#[tokio::test]
+async fn handshakes_that_one_address_never_ends_keep_nobody_else_out() {
+    let ours = Identity::new();
+    let files = Files::new(&ours);
+    let server = files.server(&[
+        "gateway.handshakes_max=8",
+        "gateway.handshakes_per_address_max=3",
+        "gateway.handshake_timeout_ms=60000",
+    ]);
+    let refused = async || {
+        let name = "hongbao_connections_refused_total{reason=\"address_handshakes\"}";
+        server.metric(name).await
+    };
+    let hostile = begin_handshakes(&server, "127.0.0.66", 40).await;
+    eventually("37 to be refused", async || {
+        (refused().await == 37.0).then_some(())
+    })
+    .await;
+    for source in ["127.0.0.99", "127.0.0.100"] {
+        let socket = connect_from(&server, source).await.unwrap();
+        let mut honest = connect_over(socket, &ours).await.unwrap();
+        honest.hello(&server.token("anna")).await;
+    }
+    // Whoever else is behind that address waits for it.
+    let neighbour = async || {
+        let socket = connect_from(&server, "127.0.0.66").await?;
+        connect_over(socket, &ours).await
+    };
+    assert!(neighbour().await.is_err());
+    drop(hostile);
+    eventually("the address to have its share again", async || {
+        neighbour().await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn behind_a_load_balancer_the_share_is_that_of_whom_it_announces() {
+    let ours = Identity::new();
+    let files = Files::new(&ours);
+    let server = files.server(&[
+        "gateway.proxy_trusted=[\"127.0.0.1\"]",
+        "gateway.handshakes_per_address_max=1",
+        "gateway.handshake_timeout_ms=60000",
+    ]);
+    // In 2001:db8:0:<network>::/64.
+    let announced = async |network: u8, host: u8| {
+        let mut socket = TcpStream::connect(server.gateway()).await.unwrap();
+        let header = super::proxy::v6(network, host);
+        socket.write_all(&header).await.unwrap();
+        socket
+    };
+    let _hostile = announced(1, 1).await;
+    let mut second = announced(1, 2).await;
+    assert!(
+        !matches!(second.read(&mut [0]).await, Ok(1..)),
+        "the same customer's network"
+    );
+    let honest = announced(2, 1).await;
+    connect_over(honest, &ours).await.unwrap();
 }
 
 #[tokio::test]

@@ -36,11 +36,7 @@ impl Raw {
 
     /// From one of this machine's own addresses, like 127.0.0.9.
     pub async fn connect_from(server: &Server, source: &str) -> Raw {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket
-            .bind((source.parse::<std::net::Ipv4Addr>().unwrap(), 0).into())
-            .unwrap();
-        Raw::over(socket.connect(server.gateway()).await.unwrap())
+        Raw::over(connect_from(server, source).await.unwrap())
     }
 
     pub fn over(stream: impl Stream + 'static) -> Raw {
@@ -171,6 +167,13 @@ impl Raw {
             other => panic!("closed after {other:?}"),
         }
     }
+}
+
+/// From one of this machine's own addresses; an error when the gateway has dropped the connection already.
+pub async fn connect_from(server: &Server, source: &str) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((source.parse::<std::net::Ipv4Addr>().unwrap(), 0).into())?;
+    socket.connect(server.gateway()).await
 }
 
 /// Taps until the outcome is final.
