@@ -268,7 +268,7 @@ async fn a_viewer_sees_what_is_planned_and_who_is_told_and_changes_nothing() {
             json!({ "url": "https://quiz.example/hook" }),
         ),
     ] {
-        let made = Signed::post(path, &key, &body.to_string())
+        let made = Signed::post(path, &key, body.to_string())
             .send(&server)
             .await;
         assert!(made.status < 300, "{}", made.text);

@@ -68,7 +68,9 @@ async fn the_console_says_what_is_wrong_on_every_page() {
     admin.deposit("acme", Cents(1_000), "bank").await.unwrap();
     let funded = admin.create_rain(&new_rain(10, 1_000)).await.unwrap();
     browser.go(&format!("/rains/{}", funded.id)).await;
-    browser.sees("main", "Its packets are not being loaded").await;
+    browser
+        .sees("main", "Its packets are not being loaded")
+        .await;
     let server = server.restart_crashing(&[ALL], None);
     browser.until("#faults", str::is_empty).await;
 
