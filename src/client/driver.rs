@@ -16,8 +16,9 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::backoff::SplitMix;
+use super::shared::Shared;
 use super::socket::{Socket, shake_hands};
-use super::state::{Parting, Phase, Shared, State};
+use super::state::{Parting, Phase, State};
 use super::{AfterClose, Backoff, ClientError, Event, Login, PROTOCOL, Refusal};
 use crate::wire::client_frame::Request;
 use crate::wire::frame::{self, FrameError, HEADER, SERVER_FRAME_MAX};

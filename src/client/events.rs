@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::{Stream, StreamExt};
 
-use super::state::Shared;
+use super::shared::Shared;
 use crate::rain::UserId;
 use crate::wire::{
     PacketCredited, RainAnnounced, RainClosed, RainOpened, RainProgress, RainSoldOut,

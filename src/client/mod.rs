@@ -3,7 +3,7 @@
 //! ```text
 //! Client  what a caller holds: ping, watch, grab, the server's clock      (this file, grab.rs)
 //!   │         requests go straight to the socket when it takes them
-//! Shared  one small state per session: phase, requests in flight, events  (state.rs)
+//! Shared  one small state per session: phase, requests in flight, events  (shared.rs, state.rs)
 //!   │
 //! Driver  the one future per session that reads: connect → Hello → serve → (lost) → back-off → connect …   (driver.rs)
 //! ```
@@ -55,11 +55,15 @@ pub mod live;
 pub mod rains;
 /// A new token before the old one expires.
 mod renewal;
+/// Requests in flight.
+mod requests;
 /// Templates and schedules.
 pub mod schedules;
+/// What the handle and the driver of a session share.
+mod shared;
 /// The writing side of a connection, and TLS over it.
 mod socket;
-/// What the handle and the driver of a session share.
+/// Phase, requests and events of one session.
 mod state;
 
 #[cfg(test)]
@@ -85,7 +89,7 @@ pub use events::{Event, Events};
 pub use grab::{AfterGrab, Attempt, GrabReply, outcome_name};
 pub use socket::Tls;
 
-use state::Shared;
+use shared::Shared;
 
 /// The protocol this client speaks, sent in Hello.
 pub const PROTOCOL: u32 = 1;

@@ -1,18 +1,19 @@
+//! The state of one session: its phase, and what every message does to it.
+
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::sync::{Notify, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::again::Again;
 use super::clock::ServerClock;
 use super::events::{Event, EventQueue};
 use super::inbox::Reader;
 use super::renewal::Renewal;
+use super::requests::{InFlight, Requests, Waiter};
 use super::socket::Socket;
 use super::{AfterClose, ClientError, Refusal, Settings, Stats};
 use crate::rain::UserId;
@@ -36,16 +37,6 @@ const HEARTBEAT_DEFAULT_MS: u32 = 30_000;
 const OUT_KEPT: usize = 128;
 /// The same for one that gathers thousands of requests.
 const OUT_KEPT_GATHERED: usize = 64 * 1024;
-
-/// What the handle and the driver of one session share. The lock is held for microseconds and never across an `await`.
-pub(super) struct Shared {
-    pub settings: Arc<Settings>,
-    state: Mutex<State>,
-    /// The phase changed, or a rain opened.
-    changed: Notify,
-    /// A reply came: there is room for one more request in flight.
-    freed: Notify,
-}
 
 pub(super) enum Phase {
     /// No connection; the driver is waiting or connecting.
@@ -73,52 +64,6 @@ pub(super) enum Parting {
     Final(ClientError),
 }
 
-/// Who waits for a reply, and where.
-type Waiter = oneshot::Sender<Result<Message, ClientError>>;
-type Answer = oneshot::Receiver<Result<Message, ClientError>>;
-
-struct InFlight {
-    sent: Instant,
-    /// `None` for the driver's own: heartbeats, and watching again.
-    reply: Option<Waiter>,
-}
-
-/// Requests that wait for their replies, found by their ids without a search: ids follow one another.
-#[derive(Default)]
-struct Requests {
-    /// Id of the first slot.
-    first: u64,
-    /// `None`: answered. The first one never is.
-    slots: VecDeque<Option<InFlight>>,
-    waiting: usize,
-}
-
-impl Requests {
-    fn put(&mut self, id: u64, request: InFlight) {
-        if self.slots.is_empty() {
-            self.first = id;
-        }
-        self.slots.push_back(Some(request));
-        self.waiting += 1;
-    }
-
-    fn take(&mut self, id: u64) -> Option<InFlight> {
-        let place = usize::try_from(id.checked_sub(self.first)?).ok()?;
-        let request = self.slots.get_mut(place)?.take()?;
-        self.waiting -= 1;
-        while let Some(None) = self.slots.front() {
-            self.slots.pop_front();
-            self.first += 1;
-        }
-        Some(request)
-    }
-
-    /// One reply that is very late keeps the slots behind it: they are bounded too.
-    fn is_full(&self, max: usize) -> bool {
-        self.waiting >= max || self.slots.len() >= max.saturating_mul(4)
-    }
-}
-
 pub(super) struct State {
     pub phase: Phase,
     /// Set by the handle, carried out by the driver.
@@ -127,20 +72,20 @@ pub(super) struct State {
     pub out: BytesMut,
     in_flight: Requests,
     next_request_id: u64,
-    room: Option<Box<str>>,
+    pub room: Option<Box<str>>,
     /// Watching it again after a reconnect.
     watching: Again,
-    clock: ServerClock,
+    pub clock: ServerClock,
     pub events: EventQueue,
     pub last_failure: String,
     heartbeat: Duration,
     /// Sent and not answered yet.
     heartbeat_sent: Option<Instant>,
-    sent_at: Instant,
+    pub sent_at: Instant,
     pub heard_at: Instant,
     /// Of this connection.
     pub welcomed_at: Option<Instant>,
-    rains_opened: u32,
+    pub rains_opened: u32,
     pub inbox: Reader,
     pub renewal: Renewal,
     /// Keys of rains that opened, the latest last. Boxed: few rains have one.
@@ -152,187 +97,36 @@ pub(super) struct State {
     gather: bool,
 }
 
-impl Shared {
-    pub fn new(settings: Arc<Settings>) -> Shared {
-        let now = Instant::now();
-        let (in_flight_max, gather) = (settings.in_flight_max as u32, settings.gather);
-        Shared {
-            settings,
-            state: Mutex::new(State {
-                phase: Phase::Down,
-                abandon: None,
-                driver: None,
-                out: BytesMut::new(),
-                in_flight: Requests::default(),
-                next_request_id: 1,
-                room: None,
-                watching: Again::default(),
-                clock: ServerClock::default(),
-                events: EventQueue::default(),
-                last_failure: "the driver was not run".to_owned(),
-                heartbeat: Duration::from_millis(u64::from(HEARTBEAT_DEFAULT_MS)),
-                heartbeat_sent: None,
-                sent_at: now,
-                heard_at: now,
-                welcomed_at: None,
-                rains_opened: 0,
-                inbox: Reader::default(),
-                renewal: Renewal::default(),
-                keys: None,
-                stats: Stats::default(),
-                in_flight_max,
-                gather,
-            }),
-            changed: Notify::new(),
-            freed: Notify::new(),
-        }
-    }
-
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .expect("nothing panics while it holds the state of a session")
-    }
-
-    /// One request, one reply, on the connection that is there. While `in_flight_max` are on their way it waits, within the same time limit.
-    pub async fn request(&self, request: Request) -> Result<Message, ClientError> {
-        let ms = self.settings.reply_ms;
-        let deadline = Instant::now() + Duration::from_millis(ms);
-        let (reply, sent) = loop {
-            let freed = self.freed.notified();
-            match self.send(&request)? {
-                Some(sent) => break sent,
-                None if timeout_at(deadline, freed).await.is_err() => {
-                    self.abandon(Parting::Lost(format!("requests unanswered for {ms} ms")));
-                    return Err(ClientError::TimedOut { ms });
-                }
-                None => {}
-            }
-        };
-        match timeout_at(deadline, reply).await {
-            Ok(Ok(Ok(Message::Refused(refused)))) => Err(ClientError::Refused(Refusal {
-                code: refused.code,
-                reason: refused.reason,
-                reconnect_after: Duration::ZERO,
-            })),
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(ClientError::ConnectionLost),
-            Err(_) => {
-                // Other replies came, so the connection lives: this one may only be late. Nothing came: it is dead.
-                if self.lock().heard_at < sent {
-                    self.abandon(Parting::Lost(format!("nothing heard for {ms} ms")));
-                }
-                Err(ClientError::TimedOut { ms })
-            }
-        }
-    }
-
-    /// `None` when too many are in flight.
-    fn send(&self, request: &Request) -> Result<Option<(Answer, Instant)>, ClientError> {
-        let mut state = self.lock();
-        match &state.phase {
-            Phase::Up(_) => {}
-            Phase::Down | Phase::Greeting(_) | Phase::Leaving(..) => {
-                return Err(ClientError::NotConnected);
-            }
-            Phase::Ended(error) => return Err(error.clone()),
-        }
-        if state.in_flight.is_full(state.in_flight_max as usize) {
-            return Ok(None);
-        }
-        let (reply, answer) = oneshot::channel();
-        state.put(request.clone(), Some(reply));
-        // Straight to the socket: waking the driver for it would cost a task switch per grab. With many at once it costs less than a write each.
-        if self.settings.gather || state.write_out().is_err() || state.has_unsent() {
-            state.wake_driver();
-        }
-        Ok(Some((answer, state.sent_at)))
-    }
-
-    pub async fn ready(&self) -> Result<(), ClientError> {
-        loop {
-            let changed = self.changed.notified();
-            match &self.lock().phase {
-                Phase::Up(_) => return Ok(()),
-                Phase::Ended(error) => return Err(error.clone()),
-                Phase::Down | Phase::Greeting(_) | Phase::Leaving(..) => {}
-            }
-            changed.await;
-        }
-    }
-
-    /// Waits for `wait`, or shorter if a rain opens that was not open when `rains_opened` were counted.
-    pub async fn wait_or_opened(&self, wait: Duration, rains_opened: u32) {
-        let deadline = Instant::now() + wait;
-        loop {
-            let changed = self.changed.notified();
-            if self.rains_opened() != rains_opened || timeout_at(deadline, changed).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    pub fn rains_opened(&self) -> u32 {
-        self.lock().rains_opened
-    }
-
-    /// What a grab of the rain must carry, as far as this client was told.
-    pub fn key_of(&self, rain_id: u32) -> Bytes {
-        self.lock().key_of(rain_id)
-    }
-
-    pub fn set_room(&self, room: &str) {
-        self.lock().room = (!room.is_empty()).then(|| room.into());
-    }
-
-    pub fn ask_reconnect(&self) {
-        self.abandon(Parting::Asked);
-    }
-
-    fn abandon(&self, parting: Parting) {
-        let mut state = self.lock();
-        if !state.has_ended() {
-            state.abandon = Some(parting);
-            state.wake_driver();
-        }
-    }
-
-    /// The session is over for good.
-    pub fn end(&self, error: ClientError) {
-        let mut state = self.lock();
-        if !state.has_ended() {
-            state.drop_connection(Phase::Ended(error));
-            state.wake_driver();
-            state.events.wake();
-            drop(state);
-            self.tell();
-        }
-    }
-
-    /// Wakes all who wait for a change.
-    pub fn tell(&self) {
-        self.changed.notify_waiters();
-        self.freed.notify_waiters();
-    }
-
-    pub fn reply_came(&self) {
-        self.freed.notify_one();
-    }
-
-    pub fn server_now_ms(&self, now: Instant) -> Option<i64> {
-        self.lock().clock.now_ms(now)
-    }
-
-    pub fn last_failure(&self) -> String {
-        self.lock().last_failure.clone()
-    }
-
-    pub fn stats(&self) -> Stats {
-        self.lock().stats
-    }
-}
-
 impl State {
+    pub fn new(settings: &Settings) -> State {
+        let now = Instant::now();
+        State {
+            phase: Phase::Down,
+            abandon: None,
+            driver: None,
+            out: BytesMut::new(),
+            in_flight: Requests::default(),
+            next_request_id: 1,
+            room: None,
+            watching: Again::default(),
+            clock: ServerClock::default(),
+            events: EventQueue::default(),
+            last_failure: "the driver was not run".to_owned(),
+            heartbeat: Duration::from_millis(u64::from(HEARTBEAT_DEFAULT_MS)),
+            heartbeat_sent: None,
+            sent_at: now,
+            heard_at: now,
+            welcomed_at: None,
+            rains_opened: 0,
+            inbox: Reader::default(),
+            renewal: Renewal::default(),
+            keys: None,
+            stats: Stats::default(),
+            in_flight_max: settings.in_flight_max as u32,
+            gather: settings.gather,
+        }
+    }
+
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Ended(_))
     }
@@ -419,8 +213,13 @@ impl State {
         self.abandon = None;
     }
 
+    /// Whether no more requests may be in flight.
+    pub fn is_full(&self) -> bool {
+        self.in_flight.is_full(self.in_flight_max as usize)
+    }
+
     pub fn all_answered(&self) -> bool {
-        self.in_flight.waiting == 0
+        self.in_flight.is_empty()
     }
 
     // ---- what the gateway says ----
@@ -428,7 +227,7 @@ impl State {
     /// Welcome: the session has begun.
     pub fn welcomed(&mut self, welcome: &Welcome, jitter: u64, settings: &Settings) {
         let now = Instant::now();
-        if let Some(hello) = self.in_flight.take(self.in_flight.first) {
+        if let Some(hello) = self.in_flight.take_first() {
             self.clock.observe(hello.sent, now, welcome.server_time_ms);
         }
         let interval_ms = match welcome.heartbeat_interval_ms {
@@ -555,7 +354,7 @@ impl State {
         keys.push_back((opened.rain_id, opened.key.clone()));
     }
 
-    fn key_of(&self, rain_id: u32) -> Bytes {
+    pub fn key_of(&self, rain_id: u32) -> Bytes {
         let mut keys = self.keys.iter().flat_map(|keys| keys.iter());
         let key = keys.find(|(rain, _)| *rain == rain_id);
         key.map_or_else(Bytes::new, |(_, key)| key.clone())

@@ -469,6 +469,6 @@ fn a_session_is_small() {
     let (_client, _events, driver) = Client::open(settings, Login::with_token("token"));
     let driver = std::mem::size_of_val(&driver.run());
     assert!(driver <= 768, "{driver} bytes");
-    let shared = std::mem::size_of::<super::state::Shared>();
+    let shared = std::mem::size_of::<super::shared::Shared>();
     assert!(shared <= 656, "{shared} bytes");
 }

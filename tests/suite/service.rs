@@ -322,3 +322,23 @@ fn a_fault_in_the_settings_is_shown_without_the_password() {
         assert!(!text.contains("hunter2"), "{text}");
     }
 }
+
+/// Every session is a descriptor.
+#[test]
+fn the_limit_of_descriptors_is_raised_at_the_start_and_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -S -n 300; exec \"$@\"", "sh"])
+        .arg(hongbao().get_program())
+        .arg("--data-dir")
+        .arg(dir.path())
+        // A start that ends soon after that.
+        .args(["--set", "tokens.keys_file=/nowhere", "serve"])
+        .output()
+        .unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    let said = log.split("descriptors=").nth(1).expect(&log);
+    let raised: u64 = said.split_whitespace().next().unwrap().parse().unwrap();
+    let hard = rlimit::Resource::NOFILE.get_hard().unwrap();
+    assert!(raised >= hard && hard > 300, "{raised} of {hard}");
+}
