@@ -103,6 +103,7 @@ impl Settings {
                 live_streams_max: r.count("admin.live_streams_max", 64, 1..=65_536),
                 console_idle: r.ms("admin.console_idle_ms", 1_800_000, 50..=86_400_000),
                 console_session: r.ms("admin.console_session_ms", 43_200_000, 50..=7 * 86_400_000),
+                currency: r.text("admin.currency", "¥"),
             },
             webhooks: Self::webhooks(r),
             roles: known_roles,
