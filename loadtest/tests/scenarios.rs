@@ -229,8 +229,12 @@ async fn hostile_clients_cost_the_honest_no_session() {
         "10",
         "--length",
         "1s",
+        "--rounds",
+        "1",
         "--factor-max",
         "1000",
+        "--program",
+        env!("CARGO_BIN_EXE_hongbao-load"),
     ];
     let record = server.good("hostile", &flags).await;
     assert!(record["figures"]["hostile connections"].as_f64().unwrap() >= 20.0);

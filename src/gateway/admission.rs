@@ -183,9 +183,11 @@ fn is_closed(rain: &RainView) -> bool {
 
 /// Whoever could win must have the rain's key. After the close nobody can, and all may learn what they have won.
 fn has_key(rain: &RainView, key: &[u8]) -> bool {
-    let needed = rain.snapshot.grab_key;
-    let over = is_closed(rain) || rain.phase(now_ms() - CLOCK_SLACK_MS) == Phase::Closed;
-    over || needed.is_none_or(|needed| needed.opens_with(key))
+    let Some(needed) = rain.snapshot.grab_key else {
+        return true;
+    };
+    let over = || is_closed(rain) || rain.phase(now_ms() - CLOCK_SLACK_MS) == Phase::Closed;
+    needed.opens_with(key) || over()
 }
 
 fn local_answer(

@@ -1,10 +1,12 @@
 //! A lane carries the grabs of one worker to one node.
 //!
 //! It takes all that is waiting, up to 256 users a bucket, sends it, and takes the next when the answers are back. Batches form by
-//! themselves under load and add no delay when idle; there is no timer. The answers go straight into the sessions' sockets: no task is woken for them.
+//! themselves under load and add no delay when idle; there is no timer. A batch that is full cannot grow by waiting: a second one of those is on its
+//! way while the first is, so that the node need not wait for this thread, nor this thread for the node. The answers go straight into the sessions'
+//! sockets: no task is woken for them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,7 +47,7 @@ impl Waiting {
             named,
             doubt: None,
             request_id,
-            since: Instant::now(),
+            since: session.last_heard(),
             answered: Cell::new(false),
         }
     }
@@ -67,6 +69,13 @@ impl Waiting {
 struct Queue {
     rain: Arc<RainView>,
     bucket: usize,
+    waiting: VecDeque<Waiting>,
+}
+
+/// What is sent to one bucket in one call.
+struct Batch {
+    rain: Arc<RainView>,
+    bucket: usize,
     waiting: Vec<Waiting>,
 }
 
@@ -78,6 +87,8 @@ pub struct Lane {
     queued: Cell<usize>,
     queued_max: usize,
     wake: Notify,
+    /// Somewhere a full batch waits.
+    full: Notify,
 }
 
 impl Lane {
@@ -89,6 +100,7 @@ impl Lane {
             queued: Cell::new(0),
             queued_max: settings.lane_queue_max,
             wake: Notify::new(),
+            full: Notify::new(),
         }
     }
 
@@ -104,19 +116,30 @@ impl Lane {
             .or_insert_with(|| Queue {
                 rain: rain.clone(),
                 bucket,
-                waiting: vec![],
+                waiting: VecDeque::new(),
             });
-        queue.waiting.push(grab);
+        queue.waiting.push_back(grab);
+        if queue.waiting.len().is_multiple_of(GRAB_BATCH_MAX) {
+            self.full.notify_one();
+        }
         drop(queues);
         self.wake.notify_one();
         Ok(())
     }
 
     pub async fn run(&self, worker: &Worker) {
+        tokio::join!(
+            self.carry(worker, 1, &self.wake),
+            self.carry(worker, GRAB_BATCH_MAX, &self.full)
+        );
+    }
+
+    /// Batches of at least so many grabs, one a bucket at a time.
+    async fn carry(&self, worker: &Worker, least: usize, wake: &Notify) {
         loop {
-            let batches = self.take();
+            let batches = self.take(least);
             if batches.is_empty() {
-                self.wake.notified().await;
+                wake.notified().await;
                 continue;
             }
             // One call a bucket, all in one round trip.
@@ -135,29 +158,30 @@ impl Lane {
         }
     }
 
-    /// Everything that waits, at most one batch a bucket.
-    fn take(&self) -> Vec<Queue> {
+    /// The first of what waits, at most one batch a bucket, where at least so many wait.
+    fn take(&self, least: usize) -> Vec<Batch> {
         let mut queues = self.queues.borrow_mut();
         let mut batches = Vec::with_capacity(queues.len());
         queues.retain(|_, queue| {
-            let rest = match queue.waiting.len() {
-                ..=GRAB_BATCH_MAX => vec![],
-                _ => queue.waiting.split_off(GRAB_BATCH_MAX),
+            if queue.waiting.len() < least {
+                return true;
+            }
+            let waiting = match queue.waiting.len() {
+                ..=GRAB_BATCH_MAX => Vec::from(std::mem::take(&mut queue.waiting)),
+                _ => queue.waiting.drain(..GRAB_BATCH_MAX).collect(),
             };
-            let more = !rest.is_empty();
-            let waiting = std::mem::replace(&mut queue.waiting, rest);
             self.queued.set(self.queued.get() - waiting.len());
-            batches.push(Queue {
+            batches.push(Batch {
                 rain: queue.rain.clone(),
                 bucket: queue.bucket,
                 waiting,
             });
-            more
+            !queue.waiting.is_empty()
         });
         batches
     }
 
-    async fn send(&self, worker: &Worker, batch: &Queue) -> Result<String, StoreError> {
+    async fn send(&self, worker: &Worker, batch: &Batch) -> Result<String, StoreError> {
         let durability = batch.rain.snapshot.durability;
         let view = &batch.rain.buckets[batch.bucket];
         let replicated = match durability {
@@ -203,7 +227,7 @@ impl Lane {
         }
     }
 
-    fn answer(&self, worker: &Worker, batch: &Queue, reply: Result<String, StoreError>) {
+    fn answer(&self, worker: &Worker, batch: &Batch, reply: Result<String, StoreError>) {
         let metrics = crate::metrics::get();
         metrics.grab_batch_users.record(batch.waiting.len() as f64);
         let answered = Instant::now();
@@ -236,7 +260,7 @@ impl Lane {
     }
 
     /// For all who have no answer yet.
-    fn answer_retry(&self, worker: &Worker, batch: &Queue) {
+    fn answer_retry(&self, worker: &Worker, batch: &Batch) {
         let rain = batch.rain.snapshot.rain;
         for grab in batch.waiting.iter().filter(|grab| !grab.answered.get()) {
             grab.session.forget(rain);
@@ -248,7 +272,7 @@ impl Lane {
     fn answer_one(
         &self,
         worker: &Worker,
-        batch: &Queue,
+        batch: &Batch,
         gate: Gate,
         epoch: u64,
         grab: &Waiting,

@@ -41,8 +41,9 @@ use crate::wire::{ClientFrame, CloseCode, Outcome, Pong, Refused, ServerFrame, W
 
 /// A Watch looks through all rains that are known.
 const WATCH_COST: u32 = 10;
-/// Reads in a row before other sessions get their turn.
-const READS_IN_A_ROW: usize = 8;
+/// Bytes that a session reads before the others get their turn: some twenty frames of people, and never more than some hundred of those who
+/// send whatever they can. One that speaks for many users fills the worker's whole buffer.
+const TURN_BYTES: usize = 1_024;
 
 pub struct Session {
     pub id: u64,
@@ -154,6 +155,10 @@ impl Session {
         !self.out.borrow().is_empty()
     }
 
+    pub(super) fn last_heard(&self) -> Instant {
+        self.last_heard.get()
+    }
+
     pub(super) fn closing_since(&self) -> Option<Instant> {
         self.closing.get()
     }
@@ -220,30 +225,28 @@ impl Session {
         }
     }
 
-    /// Reads what is there and answers it; true if there is more, and it is others' turn. An error ends the session; so does the client's end of
-    /// the stream.
+    /// Reads a turn's worth of what is there and answers it; true if there is more, and it is others' turn. An error ends the session; so does the
+    /// client's end of the stream.
     fn read(self: &Rc<Self>, worker: &Rc<Worker>) -> io::Result<bool> {
         let mut buffer = worker.read_buffer.borrow_mut();
-        for _ in 0..READS_IN_A_ROW {
-            match self.transport.try_read(&mut buffer) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => {
-                    self.last_heard.set(Instant::now());
-                    self.feed(worker, &buffer[..n]);
-                    self.frame_cut(worker);
-                    if n < buffer.len() {
-                        self.transport.is_drained();
-                        return Ok(false);
-                    }
-                    if self.closing.get().is_some() {
-                        return Ok(false);
-                    }
+        let room = match self.edge() {
+            None => TURN_BYTES,
+            Some(_) => buffer.len(),
+        };
+        match self.transport.try_read(&mut buffer[..room]) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => {
+                self.last_heard.set(Instant::now());
+                self.feed(worker, &buffer[..n]);
+                self.frame_cut(worker);
+                if n < room {
+                    self.transport.is_drained();
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
+                Ok(n == room && self.closing.get().is_none())
             }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
         }
-        Ok(true)
     }
 
     fn feed(self: &Rc<Self>, worker: &Rc<Worker>, bytes: &[u8]) {

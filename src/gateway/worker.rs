@@ -96,6 +96,8 @@ pub struct Worker {
     /// Sessions with something to write.
     pub(super) dirty: RefCell<Vec<Rc<Session>>>,
     pub(super) in_flight: Cell<usize>,
+    /// Of this worker's own: every grab asks, and `drain` is a lock.
+    draining: Cell<bool>,
     /// Told when the last session has ended.
     emptied: Notify,
     deadlines: Deadlines,
@@ -170,6 +172,7 @@ impl Worker {
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into()),
             dirty: RefCell::default(),
             in_flight: Cell::new(0),
+            draining: Cell::new(false),
             emptied: Notify::new(),
             told: Cell::new(0),
             missing: RefCell::default(),
@@ -349,6 +352,7 @@ impl Worker {
 
     /// GoAway to everyone, grabs in flight finish, sockets are flushed, the end.
     async fn drain(&self) {
+        self.draining.set(true);
         let deadline = tokio::time::Instant::now() + self.settings.drain_timeout;
         let sessions: Vec<_> = self.sessions.borrow().values().cloned().collect();
         for slice in sessions.chunks(PUSH_SLICE) {
@@ -386,7 +390,7 @@ impl Worker {
     }
 
     pub fn draining(&self) -> bool {
-        self.drain.is_cancelled()
+        self.draining.get()
     }
 
     /// A lane to the node that owns the bucket now.

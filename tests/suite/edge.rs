@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use hongbao::client::admin::NewRain;
 use hongbao::client::{Client, Event, Login, Settings};
 use hongbao::rain::UserId;
 use hongbao::wire::client_frame::Request;
@@ -11,7 +12,10 @@ use hongbao::wire::inbox_message::Contents;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{CloseCode, Grab, GrabResult, Inbox, InboxMessage, Outcome, Ping};
 
-use crate::support::server::Server;
+use crate::support::eventually;
+use crate::support::proxy::{Cut, Proxy};
+use crate::support::redis::Redis;
+use crate::support::server::{Server, new_rain};
 use crate::support::wire::Raw;
 
 async fn edge_client(server: &Server) -> (Client, hongbao::client::Events) {
@@ -111,6 +115,61 @@ async fn an_edge_session_grabs_for_many_users_and_is_told_of_their_credits() {
     // It is the same user who comes with a phone.
     let mut phone = Raw::user(&server, user).await;
     assert_eq!(phone.grab(rain.get()).await.packet_id, *packet);
+}
+
+/// Batches of one bucket follow one another, and only what may still grow waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_batch_does_not_wait_for_the_answer_to_the_one_before() {
+    let node = Redis::fit().await;
+    let link = Proxy::start(node.port).await;
+    let nodes = format!("store.nodes=[\"redis://127.0.0.1:{}\"]", link.port);
+    let server = Server::start(&[
+        "store.topology=nodes",
+        &nodes,
+        // The answers do not come: nothing is given up for that while the test runs.
+        "store.call_timeout_ms=60000",
+        "settle.lease_ms=300000",
+        "steward.lease_ms=100000",
+    ]);
+    let one_bucket = NewRain {
+        buckets: Some(1),
+        ..new_rain(601, 60_100)
+    };
+    let rain = server.ready(&one_bucket).await;
+    server.admin().open_rain(rain).await.unwrap();
+    let rain = rain.get();
+    let mut edge = Raw::edge(&server, "edge-1").await;
+    let users: Vec<String> = (0..600).map(|n| format!("user-{n}")).collect();
+    let winners = async || {
+        let keys = node.ask(&["KEYS", "hb:*:winners"]).await?;
+        let keys: Vec<String> = redis::from_redis_value(keys).ok()?;
+        let count = node.ask(&["HLEN", keys.first()?]).await?;
+        redis::from_redis_value::<u64>(count).ok()
+    };
+
+    // The way to the node is open, and then the answers stay away.
+    edge.grab_as(rain, "first").await;
+    link.cut(Cut::Answers);
+    let unanswered = grab_all(&mut edge, rain, &users);
+    let seen = async {
+        eventually("a second batch behind the first", async || {
+            (winners().await? > 1 + 256).then_some(())
+        })
+        .await;
+        link.cut(Cut::Nothing);
+    };
+    let ((first, _), ()) = tokio::join!(unanswered, seen);
+    let unknown = |result: &&GrabResult| result.outcome() == Outcome::Retry;
+    assert!(first.values().filter(unknown).count() > 256);
+    // Whoever lost an answer finds the packet.
+    let again = eventually("everybody to have a packet", async || {
+        let (again, _) = grab_all(&mut edge, rain, &users).await;
+        let has_one = |result: &GrabResult| result.packet_id > 0;
+        again.values().all(has_one).then_some(again)
+    })
+    .await;
+    let packets: HashSet<u64> = again.values().map(|result| result.packet_id).collect();
+    assert_eq!(packets.len(), users.len());
 }
 
 #[tokio::test]

@@ -215,9 +215,24 @@ pub struct HostileArgs {
     /// How long the honest are measured without the others, and with them.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub length: Duration,
+    /// Alone and among the others in turns, so often; the medians count.
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
     /// The p99 of the honest may rise by this factor.
     #[arg(long, default_value_t = 1.5)]
     pub factor_max: f64,
+    /// Only the hostile clients, until standard input ends.
+    #[arg(long, hide = true)]
+    pub crowd: bool,
+    /// This program, if it is not the one that runs.
+    #[arg(long, hide = true)]
+    pub program: Option<PathBuf>,
+}
+
+impl HostileArgs {
+    pub fn hostile(&self) -> u32 {
+        self.slow_loris + self.slow_readers + self.garbage
+    }
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,110 +1,64 @@
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//! Honest sessions among hostile clients.
+//!
+//! In the world the hostile are other machines. Here they are a process of their own that runs when nobody else wants the processor: what is measured
+//! is what they cost the gateway, and not that somebody has to play them. How often they came and what they sent is told with the result.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use hongbao::wire::client_frame::Request;
-use hongbao::wire::{ClientFrame, Hello, Ping, frame};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
-
 use super::args::HostileArgs;
+use super::malice::{self, Score};
 use super::{Field, finish, generator};
 use crate::LoadError;
 use crate::record::{Record, Verdict};
-use crate::swarm::IN_FLIGHT_MAX;
-use crate::swarm::dialect::{Ask, Who};
+use crate::swarm::dialect::{Ask, Gateway, Who};
 use crate::swarm::plan::Plan;
+use crate::swarm::tally::Tally;
+use crate::swarm::{IN_FLIGHT_MAX, Swarm};
 
-/// Between two bytes of a slow loris.
-const DRIP: Duration = Duration::from_millis(500);
-/// Between two attacks of one client: enough that a thousand of them are a nuisance, and bounded.
-const PAUSE: Duration = Duration::from_millis(500);
 /// Before the honest are measured with the others, all of those are at work.
 const GATHER: Duration = Duration::from_secs(2);
-/// One connection may take so long.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// They come from addresses of their own, so that limits by address hit them and not the honest: 127.1.0.1 and up.
-const PER_ADDRESS: u32 = 50;
 
-/// What one hostile client does, again and again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Malice {
-    SlowLoris,
-    SlowReader,
-    Garbage,
-}
-
-/// What all of them did.
-#[derive(Default)]
-struct Score {
-    connects: AtomicU64,
-    /// Connections that the gateway ended.
-    ended: AtomicU64,
-    bytes: AtomicU64,
-}
-
-/// Honest sessions by plan, first alone and then among hostile clients: their p99 must not move by more than it may.
+/// In turns alone and among hostile clients: the median of the honest sessions' p99 must not rise by more than it may.
 pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
+    if args.crowd {
+        return crowd(&args).await;
+    }
     let field = Field::new(&args.target, &args.output)?;
-    let hostile = args.slow_loris + args.slow_readers + args.garbage;
-    crate::limits::allow_descriptors(u64::from(args.sessions + hostile) + 1_000);
     let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?)?;
     field.connect_all(&mut swarm, args.sessions)?;
-    let plan = |seed| Plan::new(args.rate, args.length, Duration::ZERO, Some(seed));
-    let alone = swarm.open_loop(plan(field.seed), IN_FLIGHT_MAX);
-    let alone = alone.map_err(generator("run the generator"))?;
-
-    field.tell(&format!("{hostile} hostile clients join"));
-    let score = Arc::new(Score::default());
-    let mut clients = JoinSet::new();
-    let kinds = [
-        (Malice::SlowLoris, args.slow_loris),
-        (Malice::SlowReader, args.slow_readers),
-        (Malice::Garbage, args.garbage),
-    ];
-    let signer = field.signer()?;
-    let mut number = 0;
-    for (malice, count) in kinds {
-        for _ in 0..count {
-            number += 1;
-            let client = Client {
-                malice,
-                number,
-                gateway: field.gateways[number as usize % field.gateways.len()],
-                token: signer.token(&format!("{}h{number}", field.prefix)),
-                random: ChaCha8Rng::seed_from_u64(field.seed ^ u64::from(number)),
-                score: score.clone(),
-            };
-            clients.spawn(client.run());
-        }
+    let (mut alone, mut among) = (vec![], vec![]);
+    let mut all = Score::default();
+    for round in 0..u64::from(args.rounds) {
+        let seed = field.seed.wrapping_add(2 * round);
+        alone.push(honest(&mut swarm, &args, seed)?);
+        field.tell(&format!("{} hostile clients join", args.hostile()));
+        let crowd = Crowd::start(&args, seed)?;
+        let gathered = swarm.listen(GATHER, |_| false);
+        gathered.map_err(generator("listen"))?;
+        among.push(honest(&mut swarm, &args, seed.wrapping_add(1))?);
+        let score = crowd.stop()?;
+        all.connects += score.connects;
+        all.ended += score.ended;
+        all.bytes += score.bytes;
     }
-    let gathered = swarm.listen(GATHER, |_| false);
-    gathered.map_err(generator("listen"))?;
-    let among = swarm.open_loop(plan(field.seed + 1), IN_FLIGHT_MAX);
-    clients.shutdown().await;
-    let among = among.map_err(generator("run the generator"))?;
-
-    let (before, after) = (alone.quantile_ms(0.99), among.quantile_ms(0.99));
-    let lost = alone.lost + among.lost;
+    let lost: u64 = alone.iter().chain(&among).map(|tally| tally.lost).sum();
+    let before = median(&mut alone).quantile_ms(0.99);
+    let among = median(&mut among);
+    let after = among.quantile_ms(0.99);
     let title = format!(
-        "{} honest sessions among {hostile} hostile clients",
-        args.sessions
+        "{} honest sessions among {} hostile clients",
+        args.sessions,
+        args.hostile()
     );
     let mut record = Record::new("hostile", &title, field.seed, among);
     record.sessions = args.sessions as usize;
     record.figure("p99 of the honest alone, ms", before);
     record.figure("p99 of the honest among the others, ms", after);
-    record.figure("hostile connections", score.connects.load(Relaxed) as f64);
-    record.figure(
-        "of them ended by the gateway",
-        score.ended.load(Relaxed) as f64,
-    );
-    record.figure("hostile bytes", score.bytes.load(Relaxed) as f64);
+    record.figure("hostile connections", all.connects as f64);
+    record.figure("of them ended by the gateway", all.ended as f64);
+    record.figure("hostile bytes", all.bytes as f64);
     let most = args.factor_max;
     record.check("the honest hardly notice", after <= before * most, || {
         format!("p99 went from {before:.2} ms to {after:.2} ms, more than {most} times as much")
@@ -115,100 +69,79 @@ pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
     finish(record, &args.output)
 }
 
-struct Client {
-    malice: Malice,
-    number: u32,
-    gateway: SocketAddr,
-    token: String,
-    random: ChaCha8Rng,
-    score: Arc<Score>,
+fn honest(swarm: &mut Swarm<Gateway>, args: &HostileArgs, seed: u64) -> Result<Tally, LoadError> {
+    let plan = Plan::new(args.rate, args.length, Duration::ZERO, Some(seed));
+    let tally = swarm.open_loop(plan, IN_FLIGHT_MAX);
+    tally.map_err(generator("run the generator"))
 }
 
-impl Client {
-    /// Until it is aborted.
-    async fn run(mut self) {
-        loop {
-            if let Ok(Ok(stream)) = timeout(CONNECT_MAX, self.connect()).await {
-                self.score.connects.fetch_add(1, Relaxed);
-                if self.attack(stream).await.is_err() {
-                    self.score.ended.fetch_add(1, Relaxed);
-                }
-            }
-            sleep(PAUSE.mul_f64(0.5 + (self.random.next_u32() % 1_000) as f64 / 1_000.0)).await;
+/// The round whose p99 is in the middle.
+fn median(rounds: &mut Vec<Tally>) -> Tally {
+    rounds.sort_by(|a, b| a.quantile_ms(0.99).total_cmp(&b.quantile_ms(0.99)));
+    rounds.swap_remove(rounds.len() / 2)
+}
+
+/// The hostile clients, in a process of their own. It ends when its standard input does, so never later than this one.
+struct Crowd {
+    process: Child,
+}
+
+impl Crowd {
+    fn start(args: &HostileArgs, seed: u64) -> Result<Crowd, LoadError> {
+        let fault = generator("start the hostile clients");
+        let this = match &args.program {
+            Some(program) => program.clone(),
+            None => std::env::current_exe().map_err(&fault)?,
+        };
+        let mut command = Command::new("nice");
+        command.args(["-n", "19"]).arg(this).arg("hostile");
+        for gateway in &args.target.gateways {
+            command.args(["--gateway", gateway]);
         }
+        let secret = &args.target.token_secret_file;
+        command.arg("--token-secret-file").arg(secret);
+        command.args(["--token-kid", &args.target.token_kid]);
+        for (flag, value) in [
+            ("--slow-loris", args.slow_loris.into()),
+            ("--slow-readers", args.slow_readers.into()),
+            ("--garbage", args.garbage.into()),
+            ("--seed", seed),
+        ] {
+            command.args([flag, &value.to_string()]);
+        }
+        command.args(["--crowd", "--quiet"]);
+        let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        Ok(Crowd {
+            process: process.map_err(&fault)?,
+        })
     }
 
-    async fn connect(&self) -> std::io::Result<TcpStream> {
-        if !(self.gateway.is_ipv4() && self.gateway.ip().is_loopback()) {
-            return TcpStream::connect(self.gateway).await;
-        }
-        let socket = TcpSocket::new_v4()?;
-        let address = 1 + self.number / PER_ADDRESS;
-        let source = Ipv4Addr::new(127, 1, (address >> 8) as u8, address as u8);
-        socket.bind(SocketAddr::new(IpAddr::V4(source), 0))?;
-        socket.connect(self.gateway).await
-    }
-
-    async fn attack(&mut self, mut stream: TcpStream) -> std::io::Result<()> {
-        match self.malice {
-            Malice::SlowLoris => {
-                // The beginning of a frame of 4,096 bytes, which is allowed, and then a drop at a time.
-                self.send(&mut stream, &[0, 0, 0x10, 0]).await?;
-                loop {
-                    let byte = self.random.next_u32() as u8;
-                    self.send(&mut stream, &[byte]).await?;
-                    let mut answer = [0; 64];
-                    if let Ok(read) = timeout(DRIP, stream.read(&mut answer)).await
-                        && read? == 0
-                    {
-                        return Err(std::io::ErrorKind::UnexpectedEof.into());
-                    }
-                }
-            }
-            Malice::SlowReader => {
-                let hello = Request::Hello(Hello {
-                    token: self.token.clone(),
-                    protocol: hongbao::client::PROTOCOL,
-                    last_message_id: 0,
-                });
-                let mut bytes = one(1, hello);
-                for id in 2..200 {
-                    bytes.extend(one(id, Request::Ping(Ping {})));
-                }
-                // Never reads: sooner or later both sides' buffers are full, or the gateway has had enough.
-                loop {
-                    let sent = timeout(DRIP, self.send(&mut stream, &bytes)).await;
-                    if let Ok(sent) = sent {
-                        sent?;
-                        bytes = (2..200)
-                            .flat_map(|id| one(id, Request::Ping(Ping {})))
-                            .collect();
-                    }
-                    sleep(DRIP / 5).await;
-                }
-            }
-            Malice::Garbage => {
-                let mut bytes = [0; 512];
-                self.random.fill_bytes(&mut bytes);
-                self.send(&mut stream, &bytes).await?;
-                let mut answer = [0; 512];
-                while timeout(CONNECT_MAX, stream.read(&mut answer)).await?? > 0 {}
-                Err(std::io::ErrorKind::UnexpectedEof.into())
-            }
-        }
-    }
-
-    async fn send(&self, stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
-        self.score.bytes.fetch_add(bytes.len() as u64, Relaxed);
-        stream.write_all(bytes).await
+    fn stop(mut self) -> Result<Score, LoadError> {
+        let fault = generator("hear what the hostile clients did");
+        drop(self.process.stdin.take());
+        let mut said = String::new();
+        let mut output = self.process.stdout.take().expect("it is piped");
+        output.read_to_string(&mut said).map_err(&fault)?;
+        self.process.wait().map_err(&fault)?;
+        serde_json::from_str(&said).map_err(|error| fault(error.into()))
     }
 }
 
-fn one(request_id: u64, request: Request) -> Vec<u8> {
-    let request = Some(request);
-    frame::encode(&ClientFrame {
-        request_id,
-        request,
-    })
-    .to_vec()
+/// The other side of [`Crowd`].
+async fn crowd(args: &HostileArgs) -> Result<Verdict, LoadError> {
+    let field = Field::new(&args.target, &args.output)?;
+    crate::limits::allow_descriptors(u64::from(args.hostile()) + 1_000);
+    let (over, enough) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = over.send(());
+    });
+    let until = async {
+        let _ = enough.await;
+    };
+    let score = malice::crowd(&field, args, until).await?;
+    let text = serde_json::to_string(&score).expect("numbers");
+    let told = std::io::stdout().write_all(text.as_bytes());
+    told.map_err(generator("tell what was done"))?;
+    Ok(Verdict::Good)
 }

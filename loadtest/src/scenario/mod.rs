@@ -6,10 +6,12 @@ pub mod args;
 mod connect;
 /// Grabs by plan, or as fast as they are answered.
 mod grabs;
-/// Clients that mean harm.
+/// Honest sessions among hostile clients.
 mod hostile;
 /// Sessions that do nothing.
 mod idle;
+/// Clients that mean harm.
+mod malice;
 /// Several generators as one.
 mod merge;
 /// How soon everybody hears.

@@ -14,6 +14,8 @@ pub enum Cut {
     Nothing,
     /// Replicas and sentinels are cut off, clients are not: the primary lives on among its clients.
     Servers,
+    /// What clients ask arrives; no answer does.
+    Answers,
     Everything,
 }
 
@@ -60,8 +62,14 @@ async fn carry(near: TcpStream, target: SocketAddr, cuts: watch::Receiver<Cut>) 
     };
     let _ = far.set_nodelay(true);
     let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-    let there = forward(near_in, far_out, client, cuts.clone());
-    let back = forward(far_in, near_out, client, cuts);
+    let asked = move |cut: &Cut| match cut {
+        Cut::Nothing | Cut::Answers => true,
+        Cut::Servers => client,
+        Cut::Everything => false,
+    };
+    let answered = move |cut: &Cut| asked(cut) && *cut != Cut::Answers;
+    let there = forward(near_in, far_out, asked, cuts.clone());
+    let back = forward(far_in, near_out, answered, cuts);
     // When one side is gone, so is the other.
     tokio::select! { () = there => {}, () = back => {} }
 }
@@ -69,19 +77,14 @@ async fn carry(near: TcpStream, target: SocketAddr, cuts: watch::Receiver<Cut>) 
 async fn forward(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    client: bool,
+    passes: impl Fn(&Cut) -> bool,
     mut cuts: watch::Receiver<Cut>,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        let passes = |cut: &Cut| match cut {
-            Cut::Nothing => true,
-            Cut::Servers => client,
-            Cut::Everything => false,
-        };
         if !passes(&cuts.borrow_and_update()) {
             // What was on its way is lost, not late: nothing here or in the kernel's buffers may arrive when the cut is over.
-            let _ = cuts.wait_for(passes).await;
+            let _ = cuts.wait_for(&passes).await;
             return;
         }
         if to.write_all(&buffer[..read]).await.is_err() {

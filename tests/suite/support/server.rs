@@ -239,11 +239,16 @@ impl Server {
 
     /// A funded, loaded rain that waits to be opened.
     pub async fn ready_rain(&self, packets: u32, total: i64) -> RainId {
+        self.ready(&new_rain(packets, total)).await
+    }
+
+    pub async fn ready(&self, rain: &NewRain) -> RainId {
         let admin = self.admin();
         admin.create_sponsor("acme").await.unwrap();
         let key = format!("{}", hongbao::jitter::Jitter::default().next_u64());
-        admin.deposit("acme", Cents(total), &key).await.unwrap();
-        let rain = admin.create_rain(&new_rain(packets, total)).await.unwrap();
+        let deposit = admin.deposit("acme", rain.total_cents, &key).await;
+        deposit.unwrap();
+        let rain = admin.create_rain(rain).await.unwrap();
         self.until(rain.id, |rain| rain.state == State::Ready).await;
         rain.id
     }
