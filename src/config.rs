@@ -389,6 +389,8 @@ pub struct Admin {
     pub console_idle: Duration,
     /// The longest that a session of the console lasts.
     pub console_session: Duration,
+    /// What the console puts before an amount, like "¥"; its hundredth part is a cent here.
+    pub currency: String,
 }
 
 /// How events are delivered to other people's servers (`proto/webhooks.md`).

@@ -178,6 +178,8 @@ pub async fn start(
         pipeline: Default::default(),
         previews: Default::default(),
         live: Live::new(settings.admin.live_streams_max),
+        nodes: Default::default(),
+        roles: settings.roles.iter().map(|role| role.as_str()).collect(),
         logins: Default::default(),
         tasks: tasks.clone(),
     });

@@ -22,6 +22,8 @@ mod keys;
 mod live;
 /// Who did what.
 mod log;
+/// Ledger and nodes, one by one.
+pub mod nodes;
 /// The OpenAPI page.
 pub mod openapi;
 /// The rains of schedules, ahead of their openings.
@@ -90,6 +92,9 @@ pub struct Admin {
     pub pipeline: pipeline::Pipeline,
     pub previews: Previews,
     pub live: Live,
+    pub nodes: nodes::Look,
+    /// Of this process.
+    pub roles: Vec<&'static str>,
     pub logins: Logins,
     /// Where work that outlives a request is registered.
     pub tasks: TaskTracker,

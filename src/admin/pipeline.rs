@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::State;
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +19,7 @@ use crate::store::bucket::{Bucket, Census};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// Buckets asked at the same time.
-pub(super) const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 32;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Numbers {
@@ -32,6 +32,8 @@ pub struct Numbers {
     /// Claims settled per second since the look before.
     pub credits_per_second: f64,
     pub rains: Vec<RainNumbers>,
+    /// Buckets in which nothing is given until they have been compared with the ledger.
+    pub suspects: Vec<Suspect>,
     /// Nodes or ledger that did not answer; their numbers are missing.
     pub problems: Vec<String>,
 }
@@ -42,6 +44,13 @@ pub struct RainNumbers {
     pub state: RainState,
     #[serde(flatten)]
     pub census: Census,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Suspect {
+    pub rain_id: RainId,
+    pub bucket: usize,
+    pub node: String,
 }
 
 /// What the looks remember from one to the next.
@@ -123,15 +132,23 @@ impl Memory {
         let mut settled = HashMap::new();
         for rain in rains.iter().filter(|rain| rain.parts.first().loaded) {
             let buckets = admin.store.buckets(rain);
-            let mut looks = futures_util::stream::iter(&buckets)
-                .map(look_at)
-                .buffer_unordered(AT_ONCE);
+            let chunks = Some(rain.parts.loaded_chunks());
+            let mut looks = looks_at(&buckets, chunks).zip(futures_util::stream::iter(0..));
             let mut census = Census::default();
-            while let Some(look) = looks.next().await {
+            while let Some((look, number)) = looks.next().await {
                 match look {
-                    Ok((counts, oldest)) => {
-                        census = census.plus(counts);
-                        for claim in oldest {
+                    Ok(look) => {
+                        census = census.plus(look.census);
+                        if look.suspect {
+                            let bucket: &Bucket = &buckets[number];
+                            let node = admin.store.node_of(&bucket.tag);
+                            numbers.suspects.push(Suspect {
+                                rain_id: rain.id,
+                                bucket: number,
+                                node: admin.store.link(node).name(),
+                            });
+                        }
+                        for claim in look.oldest {
                             let since = self.first_seen.get(&claim).copied().unwrap_or(now);
                             seen.insert(claim, since);
                         }
@@ -174,7 +191,33 @@ impl Memory {
     }
 }
 
-/// The counts of a bucket and its oldest claims: waiting, leased, retrying.
-pub(super) async fn look_at(bucket: &Bucket) -> Result<(Census, Vec<String>), StoreError> {
-    Ok((bucket.census().await?, bucket.oldest_claims().await?))
+/// What is seen of a bucket.
+pub(super) struct Look {
+    pub census: Census,
+    /// Claims: waiting, leased, retrying, the oldest of each.
+    pub oldest: Vec<String>,
+    pub suspect: bool,
+}
+
+/// Looks at buckets of a rain, in their order, [`AT_ONCE`] at the same time. `chunks` is how many the rain has; `None` where nothing has been loaded yet or all of it may have expired: then nothing is suspect.
+pub(super) fn looks_at(
+    buckets: &[Bucket],
+    chunks: Option<u32>,
+) -> impl Stream<Item = Result<Look, StoreError>> + Send {
+    let looks: Vec<_> = buckets
+        .iter()
+        .map(|bucket| look_at(bucket, chunks))
+        .collect();
+    futures_util::stream::iter(looks).buffered(AT_ONCE)
+}
+
+async fn look_at(bucket: &Bucket, chunks: Option<u32>) -> Result<Look, StoreError> {
+    Ok(Look {
+        census: bucket.census().await?,
+        oldest: bucket.oldest_claims().await?,
+        suspect: match chunks {
+            Some(chunks) => bucket.is_suspect(chunks).await?,
+            None => false,
+        },
+    })
 }

@@ -9,8 +9,8 @@ use super::caller::{Access, Module};
 use super::confirm::Confirms;
 use super::webhooks::deliveries;
 use super::{
-    Admin, accounts, dead_letters, keys, live, log, pipeline, preview, rains, schedules, templates,
-    webhooks, winners,
+    Admin, accounts, dead_letters, keys, live, log, nodes, pipeline, preview, rains, schedules,
+    templates, webhooks, winners,
 };
 
 /// What a route is about, named by the first parameter of its path: the log says it, and shows it as it was before a write.
@@ -137,6 +137,8 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("Creates no more rains; those that it created stay").gives(200, "Schedule"),
         read("/v1/pipeline", "show_pipeline", Rains, Nothing, get(pipeline::show))
             .says("How claims flow").gives(200, "Pipeline"),
+        read("/v1/nodes", "list_nodes", Rains, Nothing, get(nodes::show))
+            .says("Ledger and nodes, and what is wrong with them").gives(200, "Nodes"),
         read("/v1/dead-letters", "list_dead_letters", DeadLetters, Nothing, get(dead_letters::list))
             .says("Claims that wait for a person, by packet id").gives(200, "DeadLetters").query(&["rain", "reason", "limit", "cursor"]),
         write("/v1/dead-letters/requeue", "requeue_dead_letters", DeadLetters, Nothing, post(dead_letters::requeue_all))

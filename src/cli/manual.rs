@@ -10,7 +10,8 @@ use clap_complete::Shell;
 pub const EXIT_CODES: &str = "Exit codes:
   0    done; of audit: balanced; of rain watch: the rain is over
   1    failed or refused, and the reason is on standard error; of audit: unbalanced; of repair: wins that could not be restored;
-       of doctor: the program would not start; of winners: the list broke off; of serve: a second signal came before the end
+       of doctor: the program would not start; of nodes: one does not answer; of winners: the list broke off;
+       of serve: a second signal came before the end
   2    wrong use, or wrong settings: every fault is named";
 
 /// Shells with completions.

@@ -12,6 +12,8 @@ mod doctor;
 mod keys;
 /// Completions and the man page.
 mod manual;
+/// Ledger and nodes as the server sees them.
+mod nodes;
 /// What a rain would be.
 mod preview;
 /// Rains: create, show, top up, close and the rest.
@@ -109,6 +111,8 @@ enum Command {
     },
     /// Everybody who has been paid, by packet: a table, or a JSON object a line
     Winners(winners::WinnersFlags),
+    /// Ledger and nodes as the server sees them: whether they answer and how fast, slots, memory
+    Nodes(nodes::NodesFlags),
     /// Look at nodes, ledger and machine, and say what is wrong and what to do
     Doctor {
         /// As JSON
@@ -190,6 +194,9 @@ pub fn run() -> ExitCode {
         }),
         Command::Winners(flags) => with_settings(&cli.settings, None, |settings| {
             in_runtime(winners::winners(&settings, flags))
+        }),
+        Command::Nodes(flags) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(nodes::nodes(&settings, flags))
         }),
         Command::Doctor { json } => with_settings(&cli.settings, None, |settings| {
             in_runtime(doctor::doctor(settings, json))

@@ -155,8 +155,9 @@ impl View {
                 whole(numbers.wins_per_second)
             ),
             format!(
-                "grabs/s   {} answered by this server, {} credits/s",
+                "grabs/s   {} answered by this server{}, {} credits/s",
                 whole(numbers.here.grabs_per_second),
+                latency(numbers),
                 whole(numbers.credits_per_second)
             ),
             format!("outcomes  {}", outcomes(numbers)),
@@ -238,6 +239,12 @@ fn state(numbers: &LiveNumbers) -> String {
     };
     let sold_out = if numbers.sold_out { ", sold out" } else { "" };
     format!("{}{sold_out}{then}", numbers.state)
+}
+
+/// Of the grabs that went to Redis since the last look.
+fn latency(numbers: &LiveNumbers) -> String {
+    let p99 = numbers.here.latency_p99_seconds;
+    p99.map_or(String::new(), |p99| format!(" (p99 {:.1} ms)", p99 * 1e3))
 }
 
 fn outcomes(numbers: &LiveNumbers) -> String {

@@ -70,6 +70,10 @@ pub struct Counts {
 pub struct Here {
     pub grabs_per_second: f64,
     pub outcomes: BTreeMap<String, u64>,
+    /// Half of the grabs since the event before that went to Redis took so long, or less.
+    pub latency_p50_seconds: Option<f64>,
+    /// All of them but one in a hundred.
+    pub latency_p99_seconds: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -78,6 +82,9 @@ pub struct BucketNumbers {
     pub node: String,
     /// Whether its node answered.
     pub counted: bool,
+    /// Nothing is given there until it has been compared with the ledger.
+    #[serde(default)]
+    pub suspect: bool,
     #[serde(flatten)]
     pub counts: Counts,
 }

@@ -251,6 +251,8 @@ impl Lane {
         if let Some(first) = batch.waiting.first() {
             let waited = answered - first.since;
             metrics.grab_seconds.record(waited.as_secs_f64());
+            let rain = batch.rain.snapshot.rain.get();
+            crate::tally::took(rain, waited, batch.waiting.len());
         }
         for grab in &batch.waiting {
             let entry = answer.next().flatten();

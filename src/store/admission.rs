@@ -1,6 +1,6 @@
 //! What a node must be before it is used: one that may evict keys or forgets everything at a restart would lose money silently.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisError, Value};
@@ -61,6 +61,10 @@ pub struct Exam {
     /// Replicas without which the node refuses writes (`min-replicas-to-write`).
     pub replicas_wanted: u32,
     pub clock_ahead_ms: i64,
+    /// How long one command took, there and back.
+    pub round_trip: Duration,
+    pub clients: u32,
+    pub commands_per_second: u64,
 }
 
 /// Asks in one round trip.
@@ -81,7 +85,8 @@ pub async fn examine(connection: &mut MultiplexedConnection) -> Result<Exam, Red
     let (before, asked) = (now_ms(), Instant::now());
     let time = ask(&mut redis::cmd("TIME")).await?;
     // In the middle of the round trip, give or take half of it: only what is certain counts.
-    let doubt = asked.elapsed().as_millis() as i64 / 2;
+    let round_trip = asked.elapsed();
+    let doubt = round_trip.as_millis() as i64 / 2;
     let ahead = super::clock_ms(&time).map_or(0, |theirs| theirs - before - doubt);
     let clock_ahead_ms = (ahead.abs() - doubt).max(0) * ahead.signum();
     let role = match &role {
@@ -106,6 +111,9 @@ pub async fn examine(connection: &mut MultiplexedConnection) -> Result<Exam, Red
         replicas: number("connected_slaves").unwrap_or_default() as u32,
         replicas_wanted: setting(names[3]).parse().unwrap_or_default(),
         clock_ahead_ms,
+        round_trip,
+        clients: number("connected_clients").unwrap_or_default() as u32,
+        commands_per_second: number("instantaneous_ops_per_sec").unwrap_or_default(),
     })
 }
 

@@ -43,6 +43,7 @@ pub mod slots;
 /// Packets between two buckets: give, take, given.
 pub mod transfer;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -233,6 +234,16 @@ impl Store {
     /// Slots that no node owns, as far as is known: other than 0 only in a cluster.
     pub fn slots_without_owner(&self) -> usize {
         self.nodes.unowned()
+    }
+
+    /// How many slots each node owns, by its name.
+    pub fn slots_by_node(&self) -> HashMap<String, usize> {
+        let mut owned = HashMap::new();
+        for slot in (0..slots::SLOTS).filter(|slot| self.nodes.is_owned(*slot)) {
+            *owned.entry(self.nodes.owner(slot)).or_insert(0) += 1;
+        }
+        let named = |(node, slots)| (self.link(node).name(), slots);
+        owned.into_iter().map(named).collect()
     }
 
     /// Whether a win can be as durable as that here, as the nodes are now; if not, why.

@@ -120,6 +120,10 @@ impl Nodes {
         }
     }
 
+    pub fn is_owned(&self, slot: u16) -> bool {
+        self.owners[usize::from(slot)].load(Ordering::Relaxed) != NOBODY
+    }
+
     pub fn unowned(&self) -> usize {
         let nobody = |owner: &&AtomicU16| owner.load(Ordering::Relaxed) == NOBODY;
         self.owners.iter().filter(nobody).count()

@@ -36,8 +36,17 @@ pub struct Standing {
 impl Standing {
     /// It is not known that it has everything: another process loaded it, it is gone, or it has fewer than the `chunks` that it had.
     pub fn is_suspect(&self, chunks: u32) -> bool {
-        self.run_id != self.recorded || (self.state == "loading" && self.chunks < chunks)
+        suspect(
+            &self.run_id,
+            &self.recorded,
+            &self.state,
+            self.chunks < chunks,
+        )
     }
+}
+
+fn suspect(run_id: &str, recorded: &str, state: &str, has_fewer: bool) -> bool {
+    run_id != recorded || (state == "loading" && has_fewer)
 }
 
 /// What a repair puts into a bucket.
@@ -72,6 +81,27 @@ impl Bucket {
             }
             other => other,
         }
+    }
+
+    /// Whether it is suspect, for those who only look: a slot that moves at this moment is an error.
+    pub async fn is_suspect(&self, chunks: u32) -> Result<bool, StoreError> {
+        let link = self.route.link();
+        let connection = link.connect().await?;
+        let mut read = redis::cmd("HMGET");
+        read.arg(&self.keys.gate)
+            .arg(&["run_id", "chunks", "state"]);
+        let gate = link.call_on(&connection, &read).await?;
+        let Value::Array(fields) = &gate else {
+            return Err(script::REPAIR.misread(&gate));
+        };
+        let field = |i: usize| fields.get(i).and_then(text).unwrap_or_default();
+        let loaded = field(1).parse().unwrap_or(0);
+        Ok(suspect(
+            &connection.peer.run_id,
+            field(0),
+            field(2),
+            loaded < chunks,
+        ))
     }
 
     /// Over one connection, so that the answers and the run id are of one process.

@@ -2,6 +2,10 @@
 
 /// A night in a real Chromium.
 mod browser;
+/// Webhooks, templates, schedules.
+mod plans;
+/// What the console says when something breaks.
+mod sight;
 
 use hongbao::admin::caller::Role;
 use hongbao::client::admin::{IssuedKey, NewKey};

@@ -49,17 +49,23 @@ static FILES: [File; FILES_COUNT] = files![
     "charts.js" JS,
     "login.js" JS,
     "rains.js" JS,
+    "rainform.js" JS,
     "create.js" JS,
     "rain.js" JS,
     "live.js" JS,
     "audit.js" JS,
+    "templates.js" JS,
+    "schedules.js" JS,
     "dead.js" JS,
     "accounts.js" JS,
+    "health.js" JS,
     "nodes.js" JS,
+    "webhooks.js" JS,
+    "deliveries.js" JS,
     "keys.js" JS,
     "log.js" JS,
 ];
-const FILES_COUNT: usize = 21;
+const FILES_COUNT: usize = 27;
 
 fn tag(text: &str) -> String {
     format!("\"{}\"", hex::encode(&Sha256::digest(text)[..16]))

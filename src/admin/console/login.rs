@@ -28,6 +28,8 @@ pub struct Who {
     roles: Vec<Role>,
     /// Like `rains:write`; who may write may read.
     permissions: Vec<String>,
+    /// What stands before an amount.
+    currency: String,
     csrf: String,
 }
 
@@ -36,6 +38,7 @@ impl Who {
         Who {
             permissions: caller.permissions(),
             csrf: admin.gate.csrf_token(session_hash),
+            currency: admin.settings.currency.clone(),
             id: caller.id,
             name: caller.name,
             roles: caller.roles,

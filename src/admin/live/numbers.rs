@@ -7,12 +7,12 @@ use futures_util::StreamExt;
 use serde::Serialize;
 
 use super::super::Admin;
-use super::super::pipeline::{AT_ONCE, look_at};
+use super::super::pipeline::looks_at;
 use crate::clock::now_ms;
 use crate::ledger::LedgerError;
 use crate::rain::{Cents, Rain, RainId, State};
 use crate::store::bucket::Census;
-use crate::tally;
+use crate::tally::{self, Latencies};
 
 /// What an event of the stream says.
 #[derive(Clone, Debug, Serialize)]
@@ -51,6 +51,10 @@ pub struct Here {
     pub grabs_per_second: f64,
     /// Grabs of this rain by outcome since the process knows it.
     pub outcomes: BTreeMap<&'static str, u64>,
+    /// Half of the grabs since the look before that went to Redis took so long, or less; null when there were none.
+    pub latency_p50_seconds: Option<f64>,
+    /// All of them but one in a hundred.
+    pub latency_p99_seconds: Option<f64>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -59,6 +63,8 @@ pub struct BucketNumbers {
     pub node: String,
     /// Whether it could be counted.
     pub counted: bool,
+    /// Another process loaded it, or it has lost something: grabs there are answered RETRY until it has been compared with the ledger.
+    pub suspect: bool,
     #[serde(flatten)]
     pub census: Census,
 }
@@ -99,6 +105,7 @@ struct Before {
     won: u64,
     credited: u64,
     grabs: u64,
+    latencies: Latencies,
 }
 
 impl Memory {
@@ -125,7 +132,13 @@ impl Memory {
             won: census.winners,
             credited: totals.credited_count,
             grabs: grabs.iter().map(|(_, count)| count).sum(),
+            latencies: Latencies::of(id),
         };
+        let latencies = match &self.before {
+            Some(before) => now.latencies.since(&before.latencies),
+            None => Latencies::default(),
+        };
+        let within = |part| latencies.quantile(part).map(|took| took.as_secs_f64());
         let rate = |count: fn(&Before) -> u64| {
             self.before.as_ref().map_or(0.0, |before| {
                 let seconds = (now.at - before.at).as_secs_f64().max(0.001);
@@ -153,6 +166,8 @@ impl Memory {
                     .iter()
                     .map(|(outcome, count)| (outcome.as_str_name(), *count))
                     .collect(),
+                latency_p50_seconds: within(0.5),
+                latency_p99_seconds: within(0.99),
             },
             buckets,
             nodes,
@@ -173,31 +188,32 @@ impl Memory {
         problems: &mut Vec<String>,
     ) -> (Vec<BucketNumbers>, f64) {
         let buckets = admin.store.buckets(rain);
-        let mut looks = futures_util::stream::iter(&buckets)
-            .map(look_at)
-            .buffered(AT_ONCE)
-            .zip(futures_util::stream::iter(buckets.iter().enumerate()));
+        let there = rain.parts.first().loaded && rain.state != State::Finished;
+        let chunks = there.then(|| rain.parts.loaded_chunks());
+        let mut looks =
+            looks_at(&buckets, chunks).zip(futures_util::stream::iter(buckets.iter().enumerate()));
         let now = Instant::now();
         let (mut counted, mut seen) = (vec![], HashMap::new());
         while let Some((look, (number, bucket))) = looks.next().await {
             let node = admin.store.link(admin.store.node_of(&bucket.tag)).name();
-            let (is_counted, census) = match look {
-                Ok((census, oldest)) => {
-                    for claim in oldest {
+            let (is_counted, suspect, census) = match look {
+                Ok(look) => {
+                    for claim in look.oldest {
                         let since = self.first_seen.get(&claim).copied().unwrap_or(now);
                         seen.insert(claim, since);
                     }
-                    (true, census)
+                    (true, look.suspect, look.census)
                 }
                 Err(error) => {
                     problems.push(format!("bucket {number} on {node}: {error}"));
-                    (false, Census::default())
+                    (false, false, Census::default())
                 }
             };
             counted.push(BucketNumbers {
                 bucket: number,
                 node,
                 counted: is_counted,
+                suspect,
                 census,
             });
         }

@@ -315,6 +315,11 @@ impl AdminClient {
         self.post(&["keys", id, "revoke"], json!({})).await
     }
 
+    /// Ledger and nodes as the server sees them.
+    pub async fn nodes(&self) -> Result<NodesSeen, AdminError> {
+        self.get(&["nodes"], &[]).await
+    }
+
     /// One page of the log, newest first, from `cursor` on; of one target (like `rain:7`) or all. `limit`: 1 to 1000.
     pub async fn log(
         &self,

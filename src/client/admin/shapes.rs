@@ -320,3 +320,59 @@ pub struct LogPage {
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
+
+/// Ledger and nodes as a server sees them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodesSeen {
+    pub draining: bool,
+    /// Of the process that answered.
+    pub roles: Vec<String>,
+    pub ledger: LedgerSeen,
+    pub nodes: Vec<NodeSeen>,
+    pub slots_without_owner: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LedgerSeen {
+    pub up: bool,
+    pub latency_seconds: f64,
+    pub problem: Option<String>,
+}
+
+/// A node. What it says of itself is empty while it does not answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeSeen {
+    pub name: String,
+    pub up: bool,
+    pub problem: Option<String>,
+    pub slots: usize,
+    #[serde(default)]
+    pub version: String,
+    #[serde(default)]
+    pub latency_seconds: f64,
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// 0: no limit but the machine's.
+    #[serde(default)]
+    pub memory_max_bytes: u64,
+    #[serde(default)]
+    pub appendfsync: String,
+    #[serde(default)]
+    pub replicas: u32,
+    #[serde(default)]
+    pub clients: u32,
+    #[serde(default)]
+    pub commands_per_second: u64,
+    #[serde(default)]
+    pub clock_ahead_ms: i64,
+    /// What is not as it should be.
+    pub checks: Vec<CheckSeen>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckSeen {
+    pub what: String,
+    pub found: String,
+    pub verdict: String,
+    pub advice: String,
+}

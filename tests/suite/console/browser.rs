@@ -32,7 +32,7 @@ async fn with_dead_letters(confirm: &str) -> (Server, RainId) {
     (server.restart_crashing(&settings, None), rain)
 }
 
-async fn log_in(browser: &Browser, key: &str, secret: &str) {
+pub async fn log_in(browser: &Browser, key: &str, secret: &str) {
     browser.fill("#key", key).await;
     browser.fill("#secret", secret).await;
     browser.click("#log-in").await;
@@ -60,7 +60,7 @@ async fn create_rain(browser: &Browser) {
     assert!(browser.count("#preview rect.bar").await > 3);
     browser.click("#check-rain").await;
     browser
-        .sees("#rehearsal", "acme has 2,000.00, and 500.00 after it")
+        .sees("#rehearsal", "acme has ¥2,000.00, and ¥500.00 after it")
         .await;
     browser.picture("rain-new").await;
     browser.click("#create-rain").await;
@@ -104,6 +104,11 @@ async fn an_operator_runs_a_rain_and_puts_a_dead_letter_right() {
     browser
         .until("#live", |text| {
             text.contains("Wins a second") && text.contains(" won") && !text.contains("\n300\n")
+        })
+        .await;
+    browser
+        .until("#latency", |text| {
+            text.ends_with(" ms") || text.ends_with(" µs")
         })
         .await;
     browser.picture("rain-running").await;
@@ -167,9 +172,9 @@ async fn finance_and_admins_have_their_pages_and_a_viewer_has_no_buttons() {
     browser.fill("#reference", "bank-77").await;
     browser.picture("deposit").await;
     browser.click("#yes").await;
-    browser.sees("dialog", "This moves 12,345.67").await;
+    browser.sees("dialog", "This moves ¥12,345.67").await;
     browser.picture("confirm").await;
-    browser.click("#yes").await;
+    browser.click("#sure").await;
     browser.sees(".toasts", "Recorded").await;
     browser.sees("tbody", "12,345.67").await;
     browser.picture("accounts").await;
@@ -178,7 +183,7 @@ async fn finance_and_admins_have_their_pages_and_a_viewer_has_no_buttons() {
     browser.picture("account").await;
 
     browser.go("/nodes").await;
-    browser.sees("#ready", "Ready").await;
+    browser.sees("#ready", "All is well").await;
     browser.picture("health").await;
     browser.go("/keys").await;
     browser.click("#new-key").await;

@@ -51,11 +51,12 @@ fn programs() -> (Command, Option<PathBuf>) {
     (driver, Some(root.join("usr/lib/chromium/chromium")))
 }
 
-impl Browser {
-    pub async fn open(site: &str) -> Browser {
-        let profile = tempfile::tempdir().unwrap();
+/// The driver at work, its port, and the browser that it starts. It takes a port that is free for one family of addresses and gives up when it is not
+/// for the other: then it is started again.
+fn start() -> (Child, u16, Option<PathBuf>) {
+    let missing = "chromedriver cannot be started: `make need-chromium` brings it";
+    for _ in 0..10 {
         let (mut command, binary) = programs();
-        let missing = "chromedriver cannot be started: `make need-chromium` brings it";
         let mut driver = command
             .arg("--port=0")
             .stdin(Stdio::null())
@@ -68,9 +69,22 @@ impl Browser {
             .map_while(Result::ok);
         let port = lines.find_map(|line| {
             let (_, port) = line.split_once("successfully on port ")?;
-            port.trim_end_matches('.').parse::<u16>().ok()
+            port.trim_end_matches('.').parse().ok()
         });
-        let address = format!("127.0.0.1:{}", port.expect(missing));
+        if let Some(port) = port {
+            return (driver, port, binary);
+        }
+        let _ = driver.kill();
+        let _ = driver.wait();
+    }
+    panic!("{missing}");
+}
+
+impl Browser {
+    pub async fn open(site: &str) -> Browser {
+        let profile = tempfile::tempdir().unwrap();
+        let (driver, port, binary) = start();
+        let address = format!("127.0.0.1:{port}");
         let mut args = vec![
             "--headless".to_owned(),
             "--disable-gpu".into(),

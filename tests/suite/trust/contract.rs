@@ -219,6 +219,7 @@ async fn every_operation_answers_as_the_page_says() {
         call("GET", &format!("/v1/rains/1/{list}"), "").await;
     }
     call("GET", "/v1/pipeline", "").await;
+    call("GET", "/v1/nodes", "").await;
     call("POST", "/v1/rains/1/repair", r#"{"all":true}"#).await;
     call("POST", "/v1/rains/1/close", "{}").await;
     // Once it is over the stream of its numbers ends.

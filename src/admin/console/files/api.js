@@ -1,5 +1,7 @@
 // Requests in the name of whoever is logged in.
 
+import { setCurrency } from "./format.js";
+
 let who = null;
 let onEnd = () => {};
 
@@ -69,11 +71,6 @@ export function get(path, { background = false, anyStatus = false } = {}) {
   return send(path, { anyStatus, headers: background ? { "hongbao-background": "1" } : {} });
 }
 
-export async function text(path) {
-  const answer = await fetch(path, { cache: "no-store" });
-  return answer.ok ? answer.text() : "";
-}
-
 /** A question with a body. */
 export function ask(path, body) {
   return send(path, { method: "POST", headers: head(), body: toJson(body) });
@@ -86,6 +83,16 @@ function head() {
 /** One wish of a person; sent again with the same key it still happens once. */
 export function wish() {
   return crypto.randomUUID ? crypto.randomUUID() : [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Wishes for one thing after another: as long as it is the same thing, it is the same wish. */
+export function wishes() {
+  let [last, key] = [];
+  return (thing) => {
+    const text = toJson(thing);
+    if (text !== last) [last, key] = [text, wish()];
+    return key;
+  };
 }
 
 /** A write. `confirm(problem)` is asked when the server wants to hear it twice; false: nothing happens, and the answer is null. */
@@ -102,11 +109,13 @@ export async function write(path, body, { key = wish(), confirm } = {}) {
 
 export async function session() {
   who = await send("/console/session");
+  setCurrency(who.currency ?? "");
   return who;
 }
 
 export async function logIn(key, secret) {
   who = await send("/console/login", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ key, secret }) });
+  setCurrency(who.currency ?? "");
   return who;
 }
 

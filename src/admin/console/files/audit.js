@@ -4,7 +4,7 @@ import { h, replace } from "./dom.js";
 import * as api from "./api.js";
 import { stack } from "./charts.js";
 import { count, money, words } from "./format.js";
-import { button, card, empty, failure, heading, stateOf, table } from "./parts.js";
+import { button, card, empty, failure, heading, stateOf, table, toast, writing } from "./parts.js";
 
 const DIFFERENCES = [
   ["What", (row) => words(row.kind), "lead"],
@@ -33,9 +33,10 @@ function picture(report) {
 }
 
 async function repair(id, again) {
-  const answer = await api.write(`/v1/rains/${id}/repair`, { all: false });
+  const { repaired } = await api.write(`/v1/rains/${id}/repair`, { all: false });
+  if (repaired) toast(`${count(repaired.buckets.length)} buckets repaired`, `${count(repaired.wins_restored)} wins put back`);
+  else toast("Nothing to repair", "No bucket is suspect.");
   await again();
-  return answer;
 }
 
 export async function audit(main, page, id) {
@@ -50,7 +51,7 @@ export async function audit(main, page, id) {
     }
   };
   const anew = button("Audit again", again, "primary");
-  const mend = api.may("audits", "write") && button("Repair suspect buckets", () => repair(id, again));
+  const mend = writing("audits", Object.assign(button("Repair suspect buckets", () => repair(id, again)), { id: "do-repair" }));
   replace(main, h("a", { class: "back", href: `#/rains/${id}` }, `Rain ${id}`), heading("Audit", "Recomputed from the seed, compared with every bucket and the ledger", mend, anew), shown);
   await again();
 }

@@ -4,19 +4,20 @@ import { h, svg } from "./dom.js";
 import { count, money } from "./format.js";
 
 /** Values over time, drawn to the full width. `points`: [ms, value]. */
-export function line(points, { label, show = count, tone = "" }) {
+export function line(points, { label, show = count, tone = "", least = 1 }) {
   const [width, height, pad] = [600, 130, 6];
   const first = points[0]?.[0] ?? 0;
   const span = Math.max((points.at(-1)?.[0] ?? 0) - first, 1);
-  const most = Math.max(...points.map(([, value]) => value), 1);
+  const peak = Math.max(...points.map(([, value]) => value), 0);
+  const most = Math.max(peak, least);
   const x = (ms) => ((ms - first) / span) * width;
   const y = (value) => height - pad - (value / most) * (height - 2 * pad);
   const path = points.map(([ms, value], n) => `${n ? "L" : "M"}${x(ms).toFixed(1)} ${y(value).toFixed(1)}`).join("");
   const area = points.length > 1 ? `${path}L${width} ${height - pad}L0 ${height - pad}Z` : "";
   const grid = [0, 0.5, 1].map((part) => svg("line", { class: "grid", x1: 0, x2: width, y1: y(most * part), y2: y(most * part) }));
-  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${show(points.at(-1)?.[1] ?? 0)} now, ${show(most)} at most` },
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: ${show(points.at(-1)?.[1] ?? 0)} now, ${show(peak)} at most` },
     grid, area && svg("path", { class: "area", d: area }), path && svg("path", { class: "line", d: path }));
-  return h("figure", { class: `chart ${tone}` }, h("figcaption", {}, h("span", {}, label), h("span", { class: "hint" }, `peak ${show(most)}`)), picture);
+  return h("figure", { class: `chart ${tone}` }, h("figcaption", {}, h("span", {}, label), h("span", { class: "hint" }, `${points.length ? `now ${show(points.at(-1)[1])}, ` : ""}peak ${show(peak)}`)), picture);
 }
 
 /** Packets by amount. `bars`: {from_cents, below_cents, packets}. */

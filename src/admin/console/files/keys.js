@@ -2,20 +2,12 @@
 
 import { h, replace } from "./dom.js";
 import * as api from "./api.js";
-import { badge, button, confirm, dialog, empty, field, heading, input, moment, page, pages, select, table, toast } from "./parts.js";
+import { badge, button, confirm, dialog, empty, field, heading, input, moment, page, pages, secretDialog, select, table, toast } from "./parts.js";
 
 const ROLES = [["viewer", "sees everything but keys"], ["operator", "prepares and runs rains, and puts right what goes wrong"], ["finance", "moves money: deposits, dead letters"], ["admin", "may do everything, keys included"]];
 const OVERLAPS = [["86400000", "A day"], ["3600000", "An hour"], ["0", "Not at all: the old secret ends now"]];
 
-/** A secret is shown once. */
-async function issued(title, key) {
-  const text = h("code", { class: "secret", id: "credential" }, key.credential);
-  const copy = navigator.clipboard && button("Copy", async () => {
-    await navigator.clipboard.writeText(key.credential);
-    toast("Copied");
-  });
-  await dialog({ title, text: ["Keep it now: it is shown once, and the server does not keep it."], fields: [text, copy], yes: "I have it" });
-}
+const issued = (title, key) => secretDialog(title, key.credential);
 
 async function create(again) {
   const name = input("key-name", { placeholder: "dashboard", maxlength: "64" });
@@ -26,8 +18,7 @@ async function create(again) {
     if (!name.value.trim() || !chosen.length) throw new Error("A key needs a name and at least one role.");
     return { name: name.value.trim(), roles: chosen };
   };
-  const body = await dialog({ title: "New key", fields: [field("Name", name, "Who or what uses it. It stands in the log."), roles], yes: "Create", read });
-  const key = body && (await api.write("/v1/keys", body, { confirm }));
+  const key = await dialog({ title: "New key", fields: [field("Name", name, "Who or what uses it. It stands in the log."), roles], yes: "Create", read, act: (body, wish) => api.write("/v1/keys", body, { key: wish, confirm }) });
   if (!key) return;
   await issued(`The key “${key.name}”`, key);
   again();
@@ -35,16 +26,16 @@ async function create(again) {
 
 async function rotate(key, again) {
   const overlap = select("overlap", OVERLAPS, "86400000");
-  const body = await dialog({ title: `A new secret for “${key.name}”?`, text: "Bring it to whoever uses the key while the old one is still good.", fields: [field("The old secret stays good for", overlap)], yes: "Rotate", read: () => ({ overlap_ms: Number(overlap.value) }) });
-  const made = body && (await api.write(`/v1/keys/${key.id}/rotate`, body, { confirm }));
+  const made = await dialog({ title: `A new secret for “${key.name}”?`, text: "Bring it to whoever uses the key while the old one is still good.", fields: [field("The old secret stays good for", overlap)], yes: "Rotate", read: () => ({ overlap_ms: Number(overlap.value) }),
+    act: (body, wish) => api.write(`/v1/keys/${key.id}/rotate`, body, { key: wish, confirm }) });
   if (!made) return;
   await issued(`The new secret of “${key.name}”`, made);
   again();
 }
 
 async function revoke(key, again) {
-  const sure = await dialog({ title: `Revoke “${key.name}”?`, text: "Whoever uses it is refused from now on, and its sessions end. This cannot be taken back.", yes: "Revoke", danger: true });
-  if (!sure || !(await api.write(`/v1/keys/${key.id}/revoke`, {}, { confirm }))) return;
+  const done = await dialog({ title: `Revoke “${key.name}”?`, text: "Whoever uses it is refused from now on, and its sessions end. This cannot be taken back.", yes: "Revoke", danger: true, act: (_, wish) => api.write(`/v1/keys/${key.id}/revoke`, {}, { key: wish, confirm }) });
+  if (!done) return;
   toast("Revoked", key.name);
   again();
 }
@@ -54,7 +45,7 @@ export function keys(main) {
   const list = h("div", {});
   const act = (key) => key.state === "active" && h("div", { class: "actions" }, button("Rotate", () => rotate(key, again), "small"), button("Revoke", () => revoke(key, again), "small danger"));
   const columns = [
-    ["Name", (key) => [key.name, " ", h("small", { class: "hint" }, key.id)], "lead"],
+    ["Name", (key) => [h("span", { title: key.name }, key.name), h("small", { class: "hint under" }, key.id)], "lead"],
     ["Roles", (key) => key.roles.join(", ")],
     ["State", (key) => badge(key.state)],
     ["Secret", (key) => (key.old_secret_until_ms ? ["the old one until ", moment(key.old_secret_until_ms)] : `no. ${key.generation}`)],

@@ -3,86 +3,99 @@
 import { h, replace } from "./dom.js";
 import * as api from "./api.js";
 import { line, meter, stack } from "./charts.js";
-import { count, money, rate, seconds, words } from "./format.js";
-import { card, notice, poll, table } from "./parts.js";
+import { count, duration, money, place, rate, seconds, words } from "./format.js";
+import { badge, card, notice, table, tile } from "./parts.js";
 
 const KEPT = 240;
 const TONES = { WON: "good", ALREADY_WON: "good2", MISSED: "quiet", SOLD_OUT: "info", CLOSED: "quiet", NOT_OPEN: "warn", PAUSED: "warn", BUSY: "warn", RETRY: "bad", COOLING_DOWN: "warn" };
 
-/** p50 and p99 from two looks at the buckets of a histogram. */
-function latency(text, before) {
-  const now = new Map();
-  for (const [, le, value] of text.matchAll(/^hongbao_grab_seconds_bucket\{le="([^"]+)"\} (\d+)/gm)) now.set(le === "+Inf" ? Infinity : Number(le), Number(value));
-  const bounds = [...now.keys()].sort((a, b) => a - b);
-  const more = bounds.map((bound) => now.get(bound) - (before?.get(bound) ?? 0));
-  const total = more.at(-1) ?? 0;
-  const at = (part) => {
-    if (!total) return null;
-    const n = more.findIndex((value) => value >= part * total);
-    const [low, high] = [n ? bounds[n - 1] : 0, bounds[n]];
-    const [under, upTo] = [n ? more[n - 1] : 0, more[n]];
-    return high === Infinity ? low : low + ((part * total - under) / Math.max(upTo - under, 1)) * (high - low);
-  };
-  return { now, p50: at(0.5), p99: at(0.99) };
-}
-
-function tile(name, value, hint, id) {
-  return h("div", { class: "tile" }, h("span", {}, name), h("strong", { id }, value), h("small", {}, hint));
+/** How long until it opens, or closes. */
+export function clock(look) {
+  const [name, at] = look.state === "open" || look.state === "paused" ? ["closes in", look.closes_at_ms] : look.state === "created" || look.state === "ready" ? ["opens in", look.opens_at_ms] : [];
+  if (!at) return "";
+  const left = Math.max(Math.ceil((at - look.at_ms) / 1000), 0);
+  const two = (number) => String(number).padStart(2, "0");
+  const text = left >= 86_400 ? duration(left * 1000) : [left >= 3600 && Math.floor(left / 3600), two(Math.floor(left / 60) % 60), two(left % 60)].filter((part) => part !== false).join(":");
+  return `${name} ${text}`;
 }
 
 function tiles(look, slow) {
   const moving = look.claims_waiting + look.leased + look.retrying;
-  return h("div", { class: "tiles" },
-    tile("Packets left", count(look.pool), `of ${count(look.packets)}`, "packets-left"),
-    tile("Wins a second", rate(look.wins_per_second), `${count(look.winners)} won`),
-    tile("Grabs a second", rate(look.here.grabs_per_second), "on this process"),
-    tile("Latency", seconds(slow?.p99 ?? null), slow?.p50 ? `p99; half within ${seconds(slow.p50)}` : "p99 of grabs here"),
-    tile("Settle lag", moving ? seconds(look.settle_lag_seconds) : "none", `${count(moving)} claims on their way`),
-    tile("Credited", money(look.credited_cents), `${count(look.credited_count)} of ${count(look.winners)} wins`, "credited"));
+  // Where a bucket did not answer these are too low, and it is said above.
+  const part = look.problems.length > 0;
+  return h("div", { class: part ? "tiles part" : "tiles" },
+    tile("Packets left", count(look.pool), part ? "where nodes answer" : `of ${count(look.packets)}`, { id: "packets-left" }),
+    tile("Wins a second", rate(look.wins_per_second), part ? "where nodes answer" : `${count(look.winners)} won`),
+    tile("Grabs a second", rate(look.here.grabs_per_second), "answered here"),
+    tile("Latency, p99", slow ? seconds(slow.latency_p99_seconds) : "–", slow ? `half within ${seconds(slow.latency_p50_seconds)}` : "no grab yet", { id: "latency" }),
+    tile("Settle lag", moving ? seconds(look.settle_lag_seconds) : "none", `${count(moving)} on their way`, { id: "settle-lag", tone: look.settle_lag_seconds > 5 ? "warn" : "" }),
+    tile("Credited", money(look.credited_cents), part ? `${count(look.credited_count)} wins` : `${count(look.credited_count)} of ${count(look.winners)} wins`, { id: "credited" }),
+    look.dead > 0 && tile("Dead letters", h("a", { href: `#/dead/${look.rain_id}` }, count(look.dead)), "wait for a person", { tone: "warn" }));
 }
 
+/** Nothing to draw before it opens, nor for somebody who comes when all is over. */
 function charts(history) {
+  const { state } = history.at(-1);
+  const moved = history.some((look) => look.wins_per_second || look.here.grabs_per_second);
+  if (!moved && state !== "open" && state !== "paused") return null;
   return h("div", { class: "grid2" },
     card(null, line(history.map((look) => [look.at_ms, look.pool]), { label: "Packets left" })),
-    card(null, line(history.map((look) => [look.at_ms, look.wins_per_second]), { label: "Wins a second", show: rate, tone: "good" })));
+    card(null, line(history.map((look) => [look.at_ms, look.wins_per_second]), { label: "Wins a second", show: rate, tone: "good" })),
+    card(null, line(history.map((look) => [look.at_ms, look.here.grabs_per_second]), { label: "Grabs a second", show: rate, tone: "info" })),
+    card(null, line(history.filter((look) => look.here.latency_p99_seconds !== null).map((look) => [look.at_ms, look.here.latency_p99_seconds]), { label: "Latency of grabs, p99", show: seconds, tone: "info", least: 0.001 })));
 }
 
 function outcomes(look) {
   const all = Object.entries(look.here.outcomes).sort((a, b) => b[1] - a[1]);
   const flow = stack([["In the pool", look.pool, "quiet"], ["Waiting", look.claims_waiting, "info"], ["Leased", look.leased, "info2"], ["Retrying", look.retrying, "warn"], ["Dead", look.dead, "bad"], ["Credited", look.credited_count, "good"]]);
-  const told = all.length ? stack(all.map(([name, number]) => [words(name), number, TONES[name] ?? "quiet"])) : h("p", { class: "hint" }, "No grab has reached this process yet.");
+  const told = all.length ? stack(all.map(([name, number]) => [words(name), number, TONES[name] ?? "quiet"])) : h("p", { class: "hint" }, "No grab has reached this process. Every gateway counts its own: those of all stand on the dashboards.");
   return h("div", { class: "grid2" }, card("Where the packets are", flow), card("What people were told", told));
 }
 
+const share = (part, all) => [all ? `${Math.floor((100 * part) / all)} %` : "–", meter(part / Math.max(all, 1), `${part} of ${all}`)];
+
+const known = (read) => (row) => (row.up ?? row.counted ? read(row) : "–");
+
 const PLACE = [
-  ["Left", (row) => count(row.pool), "number"],
-  ["Won", (row) => count(row.winners), "number"],
-  ["On their way", (row) => count(row.claims_waiting + row.leased + row.retrying), "number"],
-  ["Dead", (row) => count(row.dead), "number"],
-  ["Given", (row) => meter(row.winners / Math.max(row.pool + row.winners, 1), `${row.winners} of ${row.pool + row.winners}`), "metercell"],
+  ["Left", known((row) => count(row.pool)), "number"],
+  ["Won", known((row) => count(row.winners)), "number"],
+  ["On their way", known((row) => count(row.claims_waiting + row.leased + row.retrying)), "number"],
+  ["Dead", known((row) => count(row.dead)), "number"],
+  ["Won of all", known((row) => share(row.winners, row.pool + row.winners)), "metercell"],
 ];
 
 function places(look) {
   const nodes = Object.entries(look.nodes).map(([name, node]) => ({ name, ...node }));
-  const state = (up) => h("span", { class: `dot ${up ? "good" : "bad"}` }, up ? "" : " no answer");
-  const node = [["Node", (row) => [state(row.up), " ", row.name.replace("redis://", "")], "lead"], ["Buckets", (row) => count(row.buckets), "number"], ...PLACE];
-  const bucket = [["Bucket", (row) => [state(row.counted), ` ${row.bucket}`], "lead"], ["Node", (row) => row.node.replace("redis://", "")], ...PLACE];
-  return h("div", {}, card("Nodes", table(node, nodes)), card(`Buckets (${look.buckets.length})`, table(bucket, look.buckets)));
+  const suspects = (name) => look.buckets.filter((bucket) => bucket.node === name && bucket.suspect).length;
+  const state = (up, suspect, name) => h("span", { class: `dot ${!up ? "bad" : suspect ? "warn" : "good"}` }, ` ${name}`, !up ? badge("no answer", "bad") : suspect > 0 && badge(suspect === true ? "suspect" : `${suspect} suspect`, "warn"));
+  const node = [["Node", (row) => state(row.up, suspects(row.name), place(row.name)), "lead"], ["Buckets", (row) => count(row.buckets), "number"], ...PLACE];
+  const bucket = [["Bucket", (row) => state(row.counted, row.suspect, count(row.bucket)), "lead"], ["Node", (row) => place(row.node)], ...PLACE];
+  const flush = (title, ...children) => h("section", { class: "card flush" }, h("h2", {}, title), children);
+  return h("div", {}, flush("Nodes", table(node, nodes)), flush(`Buckets (${count(look.buckets.length)})`, table(bucket, look.buckets)));
+}
+
+/** What the numbers do not tell. */
+function unseen(look) {
+  const suspects = look.buckets.filter((bucket) => bucket.suspect).length;
+  const missing = look.problems.length > 0 && notice("bad", h("strong", {}, `${count(look.problems.length)} of ${count(look.buckets.length)} buckets could not be counted`), h("p", {}, "Their numbers are missing below; people whose grabs fall there are told to try again. What is wrong stands on ", h("a", { href: "#/nodes" }, "Health"), "."), h("p", { class: "hint" }, look.problems[0]));
+  const repaired = suspects > 0 && notice("warn", h("strong", {}, `${count(suspects)} suspect ${suspects === 1 ? "bucket" : "buckets"}`), h("p", {}, "Their node came back as another process. Nothing is given there until the steward has compared them with the ledger."));
+  return [missing, repaired];
 }
 
 /** Shows a rain until the page is left; `changed(look)` at every look, `ended()` when there is nothing more to see. */
 export function live(id, page, changed, ended) {
   const shown = { tiles: h("div", { id: "live" }), charts: h("div", {}), outcomes: h("div", {}), places: h("div", {}), notice: h("div", {}) };
   const history = [];
-  let [slow, before] = [null, null];
+  let slow = null;
   const draw = (look) => {
     history.push(look);
+    if (look.here.latency_p99_seconds !== null) slow = look.here;
     if (history.length > KEPT) history.shift();
     replace(shown.tiles, tiles(look, slow));
     replace(shown.charts, charts(history));
     replace(shown.outcomes, outcomes(look));
     replace(shown.places, places(look));
-    replace(shown.notice, look.problems.length ? notice("bad", h("strong", {}, "Not everything could be counted"), look.problems.map((text) => h("p", {}, text))) : null);
+    replace(shown.notice, unseen(look));
     changed(look);
   };
   const lost = (text) => replace(shown.notice, notice("warn", h("p", {}, text)));
@@ -101,11 +114,5 @@ export function live(id, page, changed, ended) {
     return api.get("/console/session", { background: true }).then(() => lost("The server has no stream free: these numbers stand still. Load the page again in a while."), () => {});
   };
   page.leave.push(() => source.close());
-  poll(page, 1000, async () => {
-    if (source.readyState === EventSource.CLOSED) return;
-    const found = latency(await api.text("/metrics").catch(() => ""), before);
-    if (found.p50 !== null && before) slow = found;
-    before = found.now;
-  });
   return h("div", {}, shown.notice, shown.tiles, shown.charts, shown.outcomes, shown.places);
 }

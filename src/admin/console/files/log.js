@@ -11,14 +11,23 @@ function pretty(value) {
 
 function details(line) {
   const part = (name, value) => h("div", { class: "field" }, h("span", {}, name), h("pre", {}, pretty(value)));
-  return dialog({ title: words(line.operation), text: [`${line.method} ${line.path}`, line.outcome, `Request ${line.request_id}`], fields: [part("Before", line.before), part("After", line.after)], yes: "Close" });
+  return dialog({ title: words(line.operation), text: [`${line.method} ${line.path}`, line.outcome, `Request ${line.request_id}`], fields: [part("Before", line.before), part("After", line.after)], yes: "Close", no: null });
+}
+
+/** What it was about: what it names, or what it made. */
+function about(line) {
+  const made = line.after?.id ?? line.after?.name;
+  const kindOf = (name) => (String(name).includes(":") ? "account" : line.operation.split("_").at(-1));
+  const text = line.target || (made === undefined || made === null ? "–" : `${kindOf(made)}:${made}`);
+  const [, kind, id] = /^(rain|webhook|schedule|template|account):(.+)$/.exec(text) ?? [];
+  return kind ? h("a", { href: `#/${kind}s/${kind === "account" ? id : encodeURIComponent(id)}` }, text) : text;
 }
 
 const COLUMNS = [
   ["When", (line) => moment(line.at_ms)],
   ["Who", (line) => [line.caller_name, " ", h("small", { class: "hint" }, line.caller)], "lead"],
-  ["Did", (line) => words(line.operation)],
-  ["To", (line) => line.target || "–"],
+  ["Did", (line) => h("button", { type: "button", class: "link", onclick: () => details(line) }, words(line.operation))],
+  ["About", about],
   ["Outcome", (line) => [badge(line.outcome.split(":")[0]), " ", h("span", { class: "hint" }, line.outcome.split(":").slice(1).join(":").trim())], "wide"],
 ];
 

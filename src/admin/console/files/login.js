@@ -25,7 +25,7 @@ export function login(then, text) {
   return h("main", { class: "login" }, h("form", { class: "card", onsubmit: send },
     h("img", { src: "/console/icon.svg", alt: "", width: "44", height: "44" }),
     h("h1", {}, "hongbao"),
-    h("p", { class: "hint" }, text ?? "Log in with a key of the admin API."),
+    h("p", { class: "hint" }, text ?? "Log in with a key of the admin API. The first one is in the file api-key of the server's data directory."),
     field("Key", key),
     field("Secret", secret, "Or paste the whole key, id and secret, here."),
     fault, enter));

@@ -2,7 +2,7 @@
 
 import { h, replace } from "./dom.js";
 import * as api from "./api.js";
-import { fullTime, money, time } from "./format.js";
+import { count, fullTime, money, sentence, time } from "./format.js";
 
 const TONES = {
   created: "quiet", ready: "info", open: "good", paused: "warn", closed: "quiet", refunded: "quiet", finished: "quiet",
@@ -30,17 +30,34 @@ export function button(text, act, kind = "") {
   return node;
 }
 
-/** Not twice at the same time; what goes wrong is told. */
+/** Not twice at the same time; what goes wrong is told beside the button. */
 export async function busy(node, act) {
   if (node.disabled) return;
+  const around = node.closest(".actions, .foot") ?? node;
+  if (around.nextElementSibling?.matches(".fault.beside")) around.nextElementSibling.remove();
   node.disabled = true;
   try {
     await act();
   } catch (problem) {
-    toast(problem.title ?? "It did not work", problem.message, "bad");
+    around.after(h("p", { class: "fault beside", role: "alert" }, faultText(problem)));
   } finally {
     node.disabled = false;
+    // A question that was asked meanwhile could not give the focus back to a button that was off.
+    if (document.activeElement === document.body) node.focus();
   }
+}
+
+export function faultText(problem) {
+  return problem.title && problem.title !== problem.message ? `${sentence(problem.title)}: ${problem.message}.` : problem.message;
+}
+
+// Which role a person without the permission would need.
+const NEEDS = { rains: "operator", accounts: "finance", dead_letters: "operator or finance", audits: "operator", keys: "admin", webhooks: "operator" };
+
+/** What only those see who may write; the others are told so. */
+export function writing(module, ...buttons) {
+  if (api.may(module, "write")) return buttons;
+  return h("span", { class: "readonly", title: `Your key may look here and change nothing. Changes need the role ${NEEDS[module]}.` }, `Read only: changes need the role ${NEEDS[module]}`);
 }
 
 export function moment(ms) {
@@ -56,7 +73,7 @@ export function empty(title, hint, ...more) {
 }
 
 export function failure(problem, again) {
-  return h("div", { class: "state failed", role: "alert" }, h("strong", {}, problem.title ?? "It did not work"), h("p", {}, problem.message), again && button("Try again", again));
+  return h("div", { class: "state failed", role: "alert" }, h("strong", {}, sentence(problem.title ?? "It did not work")), h("p", {}, sentence(problem.message)), again && button("Try again", again));
 }
 
 export function notice(tone, ...children) {
@@ -68,31 +85,52 @@ export function table(columns, rows, onRow) {
   const cells = (row) => columns.map(([title, cell, kind]) => h("td", { class: kind, "data-title": title }, cell(row)));
   return h("div", { class: "scroll" }, h("table", {},
     h("thead", {}, h("tr", {}, columns.map(([title, , kind]) => h("th", { class: kind, scope: "col" }, title)))),
-    h("tbody", {}, rows.map((row) => h("tr", onRow ? { class: "link", onclick: () => onRow(row) } : {}, cells(row))))));
+    h("tbody", {}, rows.map((row) => (onRow ? clickable(h("tr", { class: "link" }, cells(row)), () => onRow(row)) : h("tr", {}, cells(row)))))));
 }
 
-/** A list in pages: `read(cursor)` gives {rows, next}. */
+/** A row that leads somewhere, by mouse and, if there is no link in it, by keyboard. */
+function clickable(row, act) {
+  row.addEventListener("click", (event) => event.target.closest("a, button") || act());
+  if (row.querySelector("a, button")) return row;
+  row.tabIndex = 0;
+  row.addEventListener("keydown", (event) => event.target === row && event.key === "Enter" && act());
+  return row;
+}
+
+/** A list in pages: `read(cursor, background)` gives {rows, next}. `node.look()` reads the first page anew, unless more of them are shown. */
 export function pages(read, draw, whenEmpty) {
   const body = h("div", {}, loading());
   const foot = h("div", { class: "foot" });
-  let rows = [];
-  const more = async (cursor) => {
-    try {
-      const page = await read(cursor);
-      rows = rows.concat(page.rows);
-      replace(body, rows.length ? draw(rows) : whenEmpty);
-      replace(foot, page.next ? button("Show more", () => more(page.next)) : null);
-    } catch (problem) {
-      replace(body, failure(problem, () => more(cursor)));
-    }
+  let [rows, shown, last] = [[], 0, null];
+  const put = (page) => {
+    const now = JSON.stringify(rows, (_, value) => (typeof value === "bigint" ? value.toString() : value));
+    if (now !== last) replace(body, rows.length ? draw(rows) : whenEmpty);
+    last = now;
+    const more = page.next && [h("span", { class: "hint" }, `${count(rows.length)} shown`), button("Show more", () => next(page.next))];
+    replace(foot, more);
   };
-  more();
-  return h("div", {}, body, foot);
+  const next = async (cursor) => {
+    const page = await read(cursor);
+    rows = rows.concat(page.rows);
+    shown += 1;
+    put(page);
+  };
+  const first = () => next().catch((problem) => replace(body, failure(problem, first)));
+  first();
+  const node = h("div", { class: "pages" }, body, foot);
+  node.look = async () => {
+    if (shown !== 1) return;
+    const page = await read(undefined, true).catch(() => null);
+    if (!page || shown !== 1) return;
+    rows = page.rows;
+    put(page);
+  };
+  return node;
 }
 
 /** For a list of the API, whichever way it names its next page. */
-export async function page(path, name, cursor) {
-  const answer = await api.get(path + (cursor ? `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}` : ""));
+export async function page(path, name, cursor, background = false) {
+  const answer = await api.get(path + (cursor ? `${path.includes("?") ? "&" : "?"}cursor=${encodeURIComponent(cursor)}` : ""), { background });
   return { rows: answer[name], next: answer.next_cursor, answer };
 }
 
@@ -108,27 +146,39 @@ export function select(name, options, value) {
   return h("select", { name, id: name }, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)));
 }
 
-/** Asks. `read()` makes the answer of the fields, or throws what is wrong with them; null: no. */
-export function dialog({ title, text, fields = [], yes, danger = false, read = () => true }) {
+/**
+ * Asks. `read()` makes the answer of the fields, or throws what is wrong with them; `act(answer, key)` does it while the question still stands, so that
+ * what goes wrong is told there; `key` is the same as long as the answer is. Gives what `act` gave, or the answer; null: no.
+ */
+export function dialog({ title, text, fields = [], yes, no = "Cancel", id = "yes", danger = false, read = () => true, act = (answer) => answer }) {
   return new Promise((resolve) => {
+    const keyOf = api.wishes();
     const fault = h("p", { class: "fault", role: "alert" });
+    const enter = h("button", { type: "submit", class: danger ? "danger" : "primary", id }, yes);
     const end = (answer) => {
       node.close();
       node.remove();
       resolve(answer);
     };
-    const decide = (event) => {
+    const decide = async (event) => {
       event.preventDefault();
+      if (enter.disabled) return;
+      enter.disabled = true;
+      fault.textContent = "";
       try {
-        end(read());
+        const answer = read();
+        end(await act(answer, keyOf(answer)));
       } catch (problem) {
-        fault.textContent = problem.message;
+        fault.textContent = faultText(problem);
+      } finally {
+        enter.disabled = false;
       }
     };
-    const node = h("dialog", { oncancel: () => end(null) }, h("form", { onsubmit: decide }, h("h2", {}, title), [text].flat().map((line) => line && h("p", {}, line)), fields, fault,
-      h("div", { class: "actions end" }, h("button", { type: "button", onclick: () => end(null) }, "Cancel"), h("button", { type: "submit", class: danger ? "danger" : "primary", id: "yes" }, yes))));
+    const node = h("dialog", { "aria-label": title, oncancel: (event) => { event.preventDefault(); end(null); } }, h("form", { onsubmit: decide, novalidate: true }, h("h2", {}, title), [text].flat().map((line) => line && h("p", {}, line)), fields, fault,
+      h("div", { class: "actions end" }, no && h("button", { type: "button", onclick: () => end(null) }, no), enter)));
     document.body.append(node);
     node.showModal();
+    (node.querySelector("input:not([type=checkbox]), select, textarea") ?? (danger && no ? node.querySelector("button") : enter)).focus();
   });
 }
 
@@ -136,19 +186,40 @@ export function dialog({ title, text, fields = [], yes, danger = false, read = (
 export function confirm(problem) {
   const { what = "", cents } = problem.body;
   const text = what.charAt(0).toUpperCase() + what.slice(1) + ".";
-  return dialog({ title: cents === null || cents === undefined ? "Are you sure?" : `This moves ${money(cents)}`, text: [text, "Nothing has happened yet."], yes: "Do it", danger: true });
+  return dialog({ title: cents === null || cents === undefined ? "Are you sure?" : `This moves ${money(cents)}`, text: [text, "Nothing has happened yet."], yes: "Do it", id: "sure", danger: true });
 }
 
-export function toast(title, text, tone = "good") {
-  let stack = document.querySelector(".toasts");
-  if (!stack) {
-    stack = h("div", { class: "toasts", role: "status" });
-    document.body.append(stack);
-  }
-  const node = h("div", { class: `toast ${tone}` }, h("strong", {}, title), text && h("p", {}, text));
-  node.addEventListener("click", () => node.remove());
-  stack.append(node);
-  setTimeout(() => node.remove(), tone === "bad" ? 12_000 : 5_000);
+/** A secret is shown once. */
+export function secretDialog(title, secret, hint) {
+  const text = h("code", { class: "secret", id: "credential" }, secret);
+  const copy = navigator.clipboard && button("Copy", async () => {
+    await navigator.clipboard.writeText(secret);
+    copy.textContent = "Copied";
+  });
+  return dialog({ title, text: ["Keep it now: it is shown once, and the server does not keep it.", hint], fields: [h("div", { class: "secretline" }, text, copy)], yes: "I have it", no: null });
+}
+
+/** What has been done, in a line that covers nothing. Only the last is shown. */
+export function toast(title, text) {
+  document.querySelector(".toasts")?.remove();
+  const line = h("div", { class: "toasts", role: "status" }, h("strong", {}, title), text && h("span", {}, text));
+  (document.querySelector("#said") ?? document.body).append(line);
+  setTimeout(() => line.remove(), 6_000);
+}
+
+export function tile(name, value, hint, { id, tone = "" } = {}) {
+  return h("div", { class: `tile ${tone}` }, h("span", {}, name), h("strong", { id, class: typeof value === "string" && value.length > 11 ? "long" : undefined }, value), h("small", {}, hint));
+}
+
+/** Names and values; those without a value are left out. */
+export function facts(...all) {
+  return h("dl", { class: "facts" }, all.filter(([, value]) => value !== undefined && value !== null && value !== false).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** What is offered while somebody writes a name. */
+export async function suggest(list, path, name, read) {
+  const answer = await api.get(path).catch(() => null);
+  list.append(...(answer?.[name] ?? []).map(read));
 }
 
 /** Runs now and every `ms` until the page is left. */

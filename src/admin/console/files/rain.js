@@ -3,15 +3,21 @@
 import { h, replace } from "./dom.js";
 import * as api from "./api.js";
 import { cents, count, duration, fullTime, money, rule, whole } from "./format.js";
-import { button, card, confirm, dialog, failure, field, input, loading, poll, stateOf, toast } from "./parts.js";
-import { live } from "./live.js";
+import { button, card, confirm, dialog, facts, failure, field, input, loading, notice, poll, stateOf, toast, writing } from "./parts.js";
+import { clock, live } from "./live.js";
 
-function facts(rain) {
-  const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
-  return h("dl", { class: "facts" },
-    fact("Total", money(rain.total_cents)), fact("Packets", count(rain.packets)), fact("Split", rule(rain.rule)), fact("Sponsor", h("a", { href: `#/accounts/sponsor:${rain.sponsor}` }, rain.sponsor)),
-    fact("Room", rain.room), fact("Opens", rain.opens_at_ms ? fullTime(rain.opens_at_ms) : "by hand"), fact("Open for", duration(rain.duration_ms)), fact("A win survives", rain.durability),
-    fact("Created", fullTime(rain.created_at_ms)));
+/** A steward looks many times a second: after this something is wrong. */
+const LATE_MS = 5000;
+
+function announced(rain) {
+  if (rain.announce_at_ms === null) return "as soon as it was created";
+  return rain.announce_at_ms > Date.now() ? `from ${fullTime(rain.announce_at_ms)}` : fullTime(rain.announce_at_ms);
+}
+
+function terms(rain) {
+  return facts(["Total", money(rain.total_cents)], ["Packets", count(rain.packets)], ["Split", rule(rain.rule)], ["Sponsor", h("a", { href: `#/accounts/sponsor:${rain.sponsor}` }, rain.sponsor)], ["Room", rain.room],
+    ["Opens", rain.opens_at_ms ? fullTime(rain.opens_at_ms) : "by hand"], ["Closes", rain.closes_at_ms && fullTime(rain.closes_at_ms)], ["Open for", duration(rain.duration_ms)], ["Room is told", announced(rain)],
+    ["Top-ups", rain.top_ups && count(rain.top_ups.length)], ["A win survives", { memory: "a process (memory)", fsync: "a node's crash (fsync)" }[rain.durability] ?? rain.durability], ["Grabs need a key", rain.key_required && "yes"], ["What is left goes back", rain.refund_after_ms ? `${duration(rain.refund_after_ms)} after the end` : "at the end"], ["Created", fullTime(rain.created_at_ms)]);
 }
 
 async function topUp(rain) {
@@ -21,37 +27,52 @@ async function topUp(rain) {
     if (!body.total_cents || !body.packets) throw new Error("Say how much, and how many packets.");
     return body;
   };
-  const body = await dialog({ title: "Top up", text: `Adds packets to “${rain.title || rain.id}”, paid by ${rain.sponsor}.`, fields: [field("Amount", total), field("Packets", packets)], yes: "Go on", read });
-  return body && api.write(`/v1/rains/${rain.id}/top-up`, body, { confirm });
+  return dialog({ title: "Top up", text: `Adds packets to “${rain.title || rain.id}”, paid by ${rain.sponsor}.`, fields: [field("Amount", total), field("Packets", packets)], yes: "Go on", read,
+    act: (body, key) => api.write(`/v1/rains/${rain.id}/top-up`, body, { key, confirm }) });
 }
 
 async function close(rain) {
-  const text = ["No packet leaves its pool any more. What is left goes back to the sponsor, at once. This cannot be taken back."];
-  const sure = await dialog({ title: "Close this rain?", text, yes: "Close it", danger: true });
+  const left = rain.live ? `${count(rain.live.pool)} of its ${count(rain.packets)} packets are left. ` : "";
+  const text = [`${left}No packet leaves its pool any more. What is left goes back to the sponsor, at once.`, "This cannot be taken back."];
   // The person has just read what happens: the server's second question is answered with that.
-  return sure && api.write(`/v1/rains/${rain.id}/close`, {}, { confirm: () => true });
+  return dialog({ title: "Close this rain?", text, yes: "Close it", danger: true, act: (_, key) => api.write(`/v1/rains/${rain.id}/close`, {}, { key, confirm: () => true }) });
 }
 
 function actions(rain, again) {
   const step = (name) => () => api.write(`/v1/rains/${rain.id}/${name}`, {}, { confirm });
+  const untold = rain.announce_at_ms !== null && rain.announce_at_ms > Date.now();
   const all = [
     ["Open now", "ready", "open", step("open"), "primary", "The rain is open"],
+    ["Announce now", untold ? "created ready" : "", "announce", step("announce"), "", "The room has been told"],
     ["Pause", "open", "pause", step("pause"), "", "The rain is paused"],
     ["Resume", "paused", "resume", step("resume"), "primary", "The rain goes on"],
     ["Top up", "created ready open paused", "top-up", () => topUp(rain), "", "The packets are being loaded"],
-    ["Close", "created ready open paused", "close", () => close(rain), "danger", "The rain is closed"],
   ];
-  const offered = api.may("rains", "write") ? all.filter(([, states]) => states.split(" ").includes(rain.state)) : [];
-  const buttons = offered.map(([text, , id, act, kind, done]) => {
+  const shut = ["Close", "created ready open paused", "close", () => close(rain), "danger", "The rain is closed"];
+  const made = ([text, , id, act, kind, done]) => {
     const node = button(text, async () => {
       if (!(await act())) return;
-      toast(done);
+      toast(done, rain.title || `Rain ${rain.id}`);
       await again();
     }, kind);
     node.id = `do-${id}`;
     return node;
-  });
-  return [buttons, api.may("audits", "read") && h("a", { class: "button", id: "to-audit", href: `#/rains/${rain.id}/audit` }, "Audit"), h("a", { class: "button", href: `/v1/rains/${rain.id}/winners.csv`, download: `winners-${rain.id}.csv` }, "Winners")];
+  };
+  const offered = ([, states]) => states.split(" ").includes(rain.state);
+  const links = [api.may("audits", "read") && h("a", { class: "button", id: "to-audit", href: `#/rains/${rain.id}/audit` }, "Audit"), h("a", { class: "button", href: `/v1/rains/${rain.id}/winners.csv`, download: `winners-${rain.id}.csv` }, "Winners (CSV)")];
+  const keep = api.may("rains", "write") && h("a", { class: "button", id: "to-template", href: `#/templates/new/${rain.id}` }, "Save as template");
+  const close_it = api.may("rains", "write") && offered(shut) && made(shut);
+  return [writing("rains", ...all.filter(offered).map(made)), links, keep, close_it];
+}
+
+/** Nobody has done what was due: a steward's work. */
+function late(rain, look) {
+  const since = rain.state === "ready" ? rain.opens_at_ms : rain.state === "open" || rain.state === "paused" ? rain.closes_at_ms : null;
+  const over = since ? Date.now() - since : 0;
+  const never = rain.state === "created" && Date.now() - rain.created_at_ms > LATE_MS && look.pool === 0;
+  if (over < LATE_MS && !never) return null;
+  const what = never ? "Its packets are not being loaded" : rain.state === "ready" ? "It should have opened by now" : "It should have closed by now";
+  return notice("bad", h("strong", {}, what), h("p", {}, "A steward does that, and none seems to be at work: start a process with the role steward, or look into its log. A node that is down delays it as well: see ", h("a", { href: "#/nodes" }, "Health"), "."));
 }
 
 export async function rain(main, page, id) {
@@ -62,12 +83,17 @@ export async function rain(main, page, id) {
     state = `${found.state} ${found.sold_out}`;
     document.title = `${found.title || `Rain ${id}`} · hongbao`;
     replace(head, h("a", { class: "back", href: "#/rains" }, "Rains"),
-      h("header", { class: "heading" }, h("div", {}, h("h1", {}, found.title || `Rain ${id}`, " ", h("span", { id: "state" }, stateOf(found))), h("p", { class: "hint" }, `Rain ${found.id}`)), h("div", { class: "actions" }, actions(found, again))));
-    replace(facted, facts(found));
+      h("header", { class: "heading" }, h("div", {}, h("h1", {}, found.title || `Rain ${id}`, " ", h("span", { id: "state" }, stateOf(found))), h("p", { class: "hint" }, `Rain ${found.id}`, ticking)), h("div", { class: "actions" }, actions(found, again))));
+    replace(facted, h("h2", {}, "Terms"), terms(found));
+    current = found;
     return found;
   };
-  const facted = card("Terms");
+  const ticking = h("b", { id: "clock" });
+  const [facted, overdue] = [card(null), h("div", {})];
+  let current = null;
   const changed = (look) => {
+    replace(overdue, late(current, look));
+    ticking.textContent = clock(look);
     if (`${look.state} ${look.sold_out}` !== state) again().catch(() => {});
   };
   replace(main, loading());
@@ -79,7 +105,7 @@ export async function rain(main, page, id) {
   if (!page.alive) return;
   // Settled is not yet refunded and finished: the steward has still to look.
   const ended = () => poll(page, 2000, () => state.startsWith("finished") || again().catch(() => {}));
-  replace(body, live(id, page, changed, ended), facted);
+  replace(body, overdue, live(id, page, changed, ended), facted);
   replace(main, head, body);
 }
 rain.title = "Rain";
