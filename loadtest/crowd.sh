@@ -87,7 +87,7 @@ crowd() {
 }
 
 crowd idle --length "$hold" --heartbeat 100s
-awk '/KiB a session/ {n++; sum += $NF; if ($NF > max) max = $NF} /connects a second/ {rate += $NF}
+awk '/KiB a session/ {n++; sum += $NF; if ($NF > max) max = $NF} /connects a second/ {gsub(",", "", $NF); rate += $NF}
   END {printf "held: %d × '"$each"' authenticated sessions; %.2f KiB of a gateway a session, at most %.2f; %d connects a second\n", n, sum / n, max, rate}' "$dir"/idle-*.txt
 if [ "$pushes" -gt 0 ]; then
   crowd push --times "$pushes" --room crowd --admin "http://$(field "$dir/hub/running.json" admin)" --api-key-file "$dir/hub/api-key" --patience 120s

@@ -1,31 +1,91 @@
 use std::f64::consts::TAU;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// Spread of the reaction times: the slowest sixth takes more than e^0.6, so 1.8 times, the median.
 const REACTION_SPREAD: f64 = 0.6;
-/// Of 100 people, how many notice the rain only in the course of its first half.
-const LATE_PERCENT: u64 = 15;
 /// Nobody moves a thumb faster, ms.
 const REACTION_MIN_MS: f64 = 120.0;
-/// Between two taps of somebody who missed, ms.
-const TAP_AGAIN_MS: (u64, u64) = (150, 400);
 /// Until somebody who has an answer taps once more, ms.
-const DOUBT_MS: (u64, u64) = (300, 1_500);
+const DOUBT: (Duration, Duration) = (Duration::from_millis(300), Duration::from_millis(1_500));
+/// From a tap to its owner's leaving: less than a client takes to connect again.
+const LEAVE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+
+/// Kinds of people, by what they are like on the whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Crowd {
+    /// Players of a live quiz: half have tapped 2 s after the opening, 15 % come late, 5 % lose their connection, misses are tapped again after 150 to
+    /// 400 ms.
+    Quiz,
+    /// Everybody has the thumb over the screen: half have tapped after 300 ms, nobody comes late, 10 % tap too early, misses are tapped again after 80 to
+    /// 200 ms.
+    Burst,
+    /// No hurry: half have tapped after 8 s, 60 % come late, 2 % leave, misses are tapped again after 0.4 to 1.5 s.
+    Stroll,
+    /// On the underground: as the quiz, but 40 % lose their connection with a tap on its way, and 10 % leave and do not come back.
+    Subway,
+}
 
 /// What people are like on the whole.
 #[derive(Debug, Clone, Copy)]
 pub struct Temper {
     /// Half of those who are not late tap for the first time within this time after the opening.
     pub reaction: Duration,
+    /// Between two taps of somebody who missed: the shortest and the longest.
+    pub tap_again: (Duration, Duration),
     pub rain: Duration,
     pub countdown: Duration,
     /// Percent of all people.
-    pub reconnecting: u8,
-    pub doubting: u8,
+    pub late: u8,
     pub eager: u8,
+    pub doubting: u8,
+    pub reconnecting: u8,
+    pub leaving: u8,
+}
+
+impl Temper {
+    /// Of `crowd`, in a rain that falls for so long after such a countdown.
+    pub fn of(crowd: Crowd, rain: Duration, countdown: Duration) -> Temper {
+        let ms = Duration::from_millis;
+        let quiz = Temper {
+            reaction: ms(2_000),
+            tap_again: (ms(150), ms(400)),
+            rain,
+            countdown,
+            late: 15,
+            eager: 2,
+            doubting: 30,
+            reconnecting: 5,
+            leaving: 0,
+        };
+        match crowd {
+            Crowd::Quiz => quiz,
+            Crowd::Burst => Temper {
+                reaction: ms(300),
+                tap_again: (ms(80), ms(200)),
+                late: 0,
+                eager: 10,
+                ..quiz
+            },
+            Crowd::Stroll => Temper {
+                reaction: ms(8_000),
+                tap_again: (ms(400), ms(1_500)),
+                late: 60,
+                eager: 0,
+                doubting: 10,
+                leaving: 2,
+                ..quiz
+            },
+            Crowd::Subway => Temper {
+                reconnecting: 40,
+                leaving: 10,
+                ..quiz
+            },
+        }
+    }
 }
 
 /// What one person will do, drawn from the run's seed and the person's number, so that a run can be repeated.
@@ -39,8 +99,11 @@ pub struct Human {
     pub eager_after: Option<Duration>,
     /// Loses the connection with the first tap on its way.
     pub reconnects: bool,
+    /// Leaves for good, this long after the first tap.
+    pub leaves_after: Option<Duration>,
     /// Taps once more, this long after the outcome is final.
     pub doubts_after: Option<Duration>,
+    tap_again: (Duration, Duration),
     /// For the times between taps.
     random: u64,
 }
@@ -50,10 +113,11 @@ impl Human {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(u64::from(number));
         let mut percent = |share: u64| random.next_u64() % 100 < share;
-        let late = percent(LATE_PERCENT);
+        let late = percent(temper.late.into());
         let eager = percent(temper.eager.into());
         let reconnects = percent(temper.reconnecting.into());
         let doubts = percent(temper.doubting.into());
+        let leaves = percent(temper.leaving.into());
         let reaction = if late {
             temper.rain.mul_f64(unit(&mut random) / 2.0)
         } else {
@@ -66,8 +130,10 @@ impl Human {
             reaction: reaction.max(Duration::from_secs_f64(REACTION_MIN_MS / 1_000.0)),
             eager_after: eager.then(|| temper.countdown.mul_f64(unit(&mut random) * 0.9)),
             slowness: unit(&mut random),
-            reconnects,
-            doubts_after: doubts.then(|| between(DOUBT_MS, random.next_u64())),
+            reconnects: reconnects && !leaves,
+            doubts_after: doubts.then(|| between(DOUBT, random.next_u64())),
+            leaves_after: leaves.then(|| between(LEAVE, random.next_u64())),
+            tap_again: temper.tap_again,
             random: random.next_u64(),
         }
     }
@@ -79,12 +145,13 @@ impl Human {
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        between(TAP_AGAIN_MS, self.random >> 16)
+        between(self.tap_again, self.random >> 16)
     }
 }
 
-fn between((low_ms, high_ms): (u64, u64), random: u64) -> Duration {
-    Duration::from_micros(low_ms * 1_000 + random % ((high_ms - low_ms) * 1_000 + 1))
+fn between((low, high): (Duration, Duration), random: u64) -> Duration {
+    let width_us = (high - low).as_micros() as u64;
+    low + Duration::from_micros(random % (width_us + 1))
 }
 
 /// Evenly from 0 to below 1.
@@ -104,11 +171,14 @@ mod tests {
 
     const TEMPER: Temper = Temper {
         reaction: Duration::from_millis(1_500),
+        tap_again: (Duration::from_millis(150), Duration::from_millis(400)),
         rain: Duration::from_secs(30),
         countdown: Duration::from_secs(3),
-        reconnecting: 5,
-        doubting: 30,
+        late: 15,
         eager: 2,
+        doubting: 30,
+        reconnecting: 5,
+        leaving: 3,
     };
 
     fn crowd() -> Vec<Human> {
@@ -142,11 +212,32 @@ mod tests {
         assert!((400..600).contains(&count(|human| human.reconnects)));
         assert!((2_800..3_200).contains(&count(|human| human.doubts_after.is_some())));
         assert!((140..260).contains(&count(|human| human.eager_after.is_some())));
+        // 300 and 17.
+        assert!((230..370).contains(&count(|human| human.leaves_after.is_some())));
+        assert_eq!(
+            count(|human| human.leaves_after.is_some() && human.reconnects),
+            0
+        );
         assert!(
             crowd
                 .iter()
                 .all(|human| human.eager_after < Some(TEMPER.countdown))
         );
+    }
+
+    #[test]
+    fn crowds_differ_as_they_are_described() {
+        let first_taps = |crowd| {
+            let temper = Temper::of(crowd, Duration::from_secs(30), Duration::from_secs(3));
+            let people = (0..2_000).map(|n| Human::draw(9, n, &temper).reaction);
+            let mut all: Vec<_> = people.collect();
+            all.sort_unstable();
+            all[1_000].as_secs_f64()
+        };
+        let (burst, quiz) = (first_taps(Crowd::Burst), first_taps(Crowd::Quiz));
+        assert!((0.25..0.35).contains(&burst), "{burst}");
+        assert!((2.0..2.6).contains(&quiz), "{quiz}");
+        assert!(first_taps(Crowd::Stroll) > 6.0);
     }
 
     #[test]

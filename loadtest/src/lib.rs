@@ -1,11 +1,18 @@
 //! hongbao-load: people in the rain, thousands of them, and whether every promise made to them was kept.
 //!
-//! Read in this order: what the command line says, how a person taps, what one session does, how a whole rain goes, what is checked after it.
+//! Read in this order: what the command line says, how a person taps, how thousands of connections are kept cheap, how a whole rain goes and what is
+//! checked after it, the other scenarios, and what is written of a run.
 
 /// The command line.
 pub mod args;
 /// The benchmarks.
 pub mod bench;
+/// Bounds on the command line.
+mod bound;
+/// The command line as it was typed.
+mod command;
+/// Logs of latencies.
+mod hdr;
 /// The report as a page.
 mod html;
 /// How a person behaves, from a seed.
@@ -20,6 +27,8 @@ mod limits;
 mod machine;
 /// Counts and latencies while it runs.
 mod meter;
+/// Files and the summary.
+mod output;
 /// The scenario `rain`: a whole life of a rain, seen from outside.
 pub mod rain;
 /// A rain for a measurement.
@@ -34,6 +43,8 @@ pub mod scenario;
 mod show;
 /// Where sessions come from.
 mod sources;
+/// A record as text.
+mod summary;
 /// Connections by the thousand, cheaply.
 pub mod swarm;
 /// Session tokens.
@@ -95,17 +106,32 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Something to change on the command line.
+    /// Something to change on the command line: also a key, a rain or a wish that the server does not know or take.
     pub fn is_usage(&self) -> bool {
-        matches!(self, LoadError::Usage(_) | LoadError::Unreadable { .. })
+        match self {
+            LoadError::Usage(_) | LoadError::Unreadable { .. } => true,
+            LoadError::Admin { source, .. } => matches!(
+                source,
+                AdminError::Problem {
+                    status: 401 | 403 | 404 | 422,
+                    ..
+                }
+            ),
+            LoadError::Unwritable { .. }
+            | LoadError::TimedOut { .. }
+            | LoadError::Session { .. }
+            | LoadError::Bench(_)
+            | LoadError::Generator { .. }
+            | LoadError::Sessions { .. }
+            | LoadError::Interrupted => false,
+        }
     }
 }
 
 /// Carries out what the command line says.
 pub async fn run(args: Args) -> Result<Verdict, LoadError> {
-    let good = |good: bool| if good { Verdict::Good } else { Verdict::Broken };
     match args.scenario {
-        Scenario::Rain(args) => rain::run(args).await.map(good),
+        Scenario::Rain(args) => rain::run(args).await,
         Scenario::Grabs(args) => scenario::grabs(args).await,
         Scenario::Connect(args) => scenario::connect(args),
         Scenario::Idle(args) => scenario::idle(args),

@@ -5,7 +5,10 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use hongbao::client::{Attempt, outcome_name};
 use hongbao::wire::Outcome;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use crate::record::Mark;
+use crate::swarm::tally::Slot;
 
 /// Outcome codes are below 50; one that is not is counted under the last.
 const CODES: usize = 64;
@@ -17,6 +20,8 @@ const SLOTS: usize = 6_000;
 const SLOTS_PER_SECOND: usize = 10;
 /// Longest latency that is told apart, µs.
 const LATENCY_MAX_US: u64 = 120_000_000;
+/// A tap that was sent this much after its planned instant counts as late, and from that instant. What is less is the timer's own grain.
+const LATE: Duration = Duration::from_millis(5);
 
 /// Counts and latencies of a run, written by every session.
 pub struct Meter {
@@ -27,6 +32,13 @@ pub struct Meter {
     slots: Vec<AtomicU32>,
     shards: Vec<Mutex<Histogram<u64>>>,
     total: Mutex<Histogram<u64>>,
+    /// Since somebody looked.
+    recent: Mutex<Histogram<u64>>,
+    /// Since the last slot ended.
+    slot: Mutex<Histogram<u64>>,
+    planned: AtomicU64,
+    late: AtomicU64,
+    series: Mutex<Series>,
     /// Sessions that are ready.
     pub gathered: AtomicU64,
     pub winners: AtomicU64,
@@ -34,6 +46,19 @@ pub struct Meter {
     pub decided: AtomicU64,
     /// Connections that were lost and made again.
     pub reconnects: AtomicU64,
+    /// People who left for good before they had an answer.
+    pub left: AtomicU64,
+}
+
+/// A run cut into slots of equal length, for charts.
+#[derive(Default)]
+struct Series {
+    began: Option<Instant>,
+    done: Vec<Slot>,
+    /// Of all slots so far.
+    planned: u64,
+    late: u64,
+    marks: Vec<Mark>,
 }
 
 /// Three figures of a distribution, ms.
@@ -64,15 +89,32 @@ impl Meter {
             slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
             shards,
             total: Mutex::new(histogram_us()),
+            recent: Mutex::new(histogram_us()),
+            slot: Mutex::new(histogram_us()),
+            planned: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            series: Mutex::default(),
             gathered: AtomicU64::new(0),
             winners: AtomicU64::new(0),
             decided: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
+            left: AtomicU64::new(0),
         }
     }
 
-    /// One grab of session `number`.
-    pub fn record(&self, number: u32, attempt: &Attempt<'_>) {
+    /// A tap that was due at this instant is being sent. Returns by how much it is late, zero if it is not.
+    pub fn planned(&self, due: Instant) -> Duration {
+        self.planned.fetch_add(1, Relaxed);
+        let late_by = due.elapsed();
+        if late_by < LATE {
+            return Duration::ZERO;
+        }
+        self.late.fetch_add(1, Relaxed);
+        late_by
+    }
+
+    /// One grab of session `number`, which was sent late by so much.
+    pub fn record(&self, number: u32, attempt: &Attempt<'_>, late_by: Duration) {
         let Ok(reply) = attempt.result else {
             self.unanswered.fetch_add(1, Relaxed);
             return;
@@ -80,7 +122,7 @@ impl Meter {
         let code = (reply.code.max(0) as usize).min(CODES - 1);
         self.outcomes[code].fetch_add(1, Relaxed);
         self.slots[self.slot_now()].fetch_add(1, Relaxed);
-        let us = attempt.elapsed.as_micros() as u64;
+        let us = (attempt.elapsed + late_by).as_micros() as u64;
         lock(&self.shards[number as usize % SHARDS]).saturating_record(us);
     }
 
@@ -134,22 +176,86 @@ impl Meter {
 
     /// Latencies since the last call.
     pub fn recent_latency(&self) -> Spread {
-        let mut recent = histogram_us();
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            if !shard.is_empty() {
-                let _ = recent.add(&*shard); // the same bounds, so it fits
-                shard.reset();
-            }
-        }
-        let _ = lock(&self.total).add(&recent);
-        spread_ms(&recent)
+        self.collect();
+        let mut recent = lock(&self.recent);
+        let spread = spread_ms(&recent);
+        recent.reset();
+        spread
     }
 
     /// Latencies of the whole run.
-    pub fn latency(&self) -> Spread {
-        self.recent_latency();
-        spread_ms(&lock(&self.total))
+    pub fn latencies(&self) -> Histogram<u64> {
+        self.collect();
+        lock(&self.total).clone()
+    }
+
+    pub fn taps_planned(&self) -> u64 {
+        self.planned.load(Relaxed)
+    }
+
+    pub fn taps_late(&self) -> u64 {
+        self.late.load(Relaxed)
+    }
+
+    /// Brings together what the shards have.
+    fn collect(&self) {
+        let mut new = histogram_us();
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            if !shard.is_empty() {
+                let _ = new.add(&*shard); // the same bounds, so it fits
+                shard.reset();
+            }
+        }
+        let _ = lock(&self.total).add(&new);
+        let _ = lock(&self.recent).add(&new);
+        let _ = lock(&self.slot).add(&new);
+    }
+
+    // ---- the run, cut into slots ----
+
+    /// Cuts the run into slots of this length, from now on, until it is aborted.
+    pub async fn keep_series(&self, slot: Duration) {
+        let began = Instant::now();
+        lock(&self.series).began = Some(began);
+        let mut ticks = interval_at(began + slot, slot);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst); // slots begin at equal distances, also when this task was late
+        loop {
+            ticks.tick().await;
+            self.close_slot(slot);
+        }
+    }
+
+    fn close_slot(&self, length: Duration) {
+        self.collect();
+        let latencies = std::mem::replace(&mut *lock(&self.slot), histogram_us());
+        let mut series = lock(&self.series);
+        let (planned, late) = (self.taps_planned(), self.taps_late());
+        let slot = Slot {
+            planned: planned - series.planned,
+            late: late - series.late,
+            answered: latencies.len(),
+            ..Slot::default()
+        };
+        (series.planned, series.late) = (planned, late);
+        let at_s = series.done.len() as f64 * length.as_secs_f64();
+        series.done.push(slot.closed(at_s, &latencies));
+    }
+
+    /// Something happened just now that a chart should show.
+    pub fn mark(&self, what: &'static str) {
+        let mut series = lock(&self.series);
+        if let Some(began) = series.began {
+            let at_s = began.elapsed().as_secs_f64();
+            series.marks.push(Mark { at_s, what });
+        }
+    }
+
+    /// The slots and what happened in them; the last one may be shorter.
+    pub fn series(&self, slot: Duration) -> (Vec<Slot>, Vec<Mark>) {
+        self.close_slot(slot);
+        let series = lock(&self.series);
+        (series.done.clone(), series.marks.clone())
     }
 
     fn slot_now(&self) -> usize {
@@ -201,6 +307,7 @@ mod tests {
                 elapsed: Duration::from_millis(elapsed_ms),
                 result: &Ok(reply),
             },
+            Duration::ZERO,
         );
     }
 
@@ -237,11 +344,50 @@ mod tests {
                 elapsed: Duration::from_secs(60),
                 result: &Err(ClientError::ConnectionLost),
             },
+            Duration::ZERO,
         );
-        let latency = meter.latency();
+        let latency = spread_ms(&meter.latencies());
         assert!((9.99..10.01).contains(&latency.p50), "{latency:?}");
         assert!((1_990.0..2_010.0).contains(&latency.max), "{latency:?}");
-        assert_eq!(meter.latency(), latency, "reading changes nothing");
+        assert_eq!(
+            spread_ms(&meter.latencies()),
+            latency,
+            "reading changes nothing"
+        );
         assert_eq!(meter.unanswered(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tap_that_is_sent_late_counts_from_its_planned_instant() {
+        let meter = Meter::new();
+        let due = Instant::now();
+        tokio::time::advance(Duration::from_millis(4)).await;
+        assert_eq!(meter.planned(due), Duration::ZERO, "the timer's own grain");
+        tokio::time::advance(Duration::from_millis(60)).await;
+        assert_eq!(meter.planned(due), Duration::from_millis(64));
+        assert_eq!((meter.taps_planned(), meter.taps_late()), (2, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_is_cut_into_slots_of_equal_length() {
+        let meter = std::sync::Arc::new(Meter::new());
+        let slot = Duration::from_millis(200);
+        let keeper = tokio::spawn({
+            let meter = meter.clone();
+            async move { meter.keep_series(slot).await }
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await; // of paused time
+        meter.planned(Instant::now());
+        record(&meter, 10, 30);
+        meter.mark("opened");
+        tokio::time::sleep(Duration::from_millis(400)).await; // of paused time
+        record(&meter, 20, 5);
+        keeper.abort();
+        let (slots, marks) = meter.series(slot);
+        let answered: Vec<u64> = slots.iter().map(|slot| slot.answered).collect();
+        assert_eq!(answered, [1, 0, 1]);
+        assert_eq!((slots[0].planned, slots[1].planned), (1, 0));
+        assert!((29.9..30.1).contains(&slots[0].p99_ms));
+        assert_eq!((marks[0].what, marks[0].at_s), ("opened", 0.05));
     }
 }

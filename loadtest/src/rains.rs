@@ -99,41 +99,58 @@ pub async fn unsettled(api: &AdminClient, id: RainId) -> Result<u64, LoadError> 
     Ok(rain.live.unwrap_or_default().claims_moving())
 }
 
-/// Waits until every claim is credited, closes the rain, waits for the refund, audits.
+/// How a rain ended.
+pub struct Ending {
+    pub audit: Audit,
+    /// Why it could not be closed, or its rest was not refunded: in the server's words.
+    pub stuck: Option<String>,
+}
+
+/// Waits until every claim is credited, closes the rain, waits for the refund, audits. A rain that the server will not close, or not refund, is no error
+/// here but a result: the audit says what is wrong with it.
 pub async fn close_and_audit(
     api: &AdminClient,
     id: RainId,
     patience: Duration,
-) -> Result<Audit, LoadError> {
+) -> Result<Ending, LoadError> {
     let deadline = Instant::now() + patience;
-    let late = |what: &'static str, seen: String| LoadError::TimedOut {
-        what,
-        waited_s: patience.as_secs(),
-        seen,
-    };
     loop {
         let left = unsettled(api, id).await?;
         if left == 0 {
             break;
         }
         if Instant::now() > deadline {
-            return Err(late(
-                "settlement",
-                format!("{left} claims are not credited"),
-            ));
+            return Err(LoadError::TimedOut {
+                what: "settlement",
+                waited_s: patience.as_secs(),
+                seen: format!("{left} claims are not credited"),
+            });
         }
         sleep(LOOK).await;
     }
-    api.close_rain(id).await.map_err(admin("close the rain"))?;
+    let stuck = match api.close_rain(id).await {
+        Ok(_) => refunded(api, id, deadline).await?,
+        Err(AdminError::Problem { title, detail, .. }) => Some(format!("{title}: {detail}")),
+        Err(source) => return Err(admin("close the rain")(source)),
+    };
+    let audit = api.audit(id).await.map_err(admin("audit the rain"))?;
+    Ok(Ending { audit, stuck })
+}
+
+/// Why it is not.
+async fn refunded(
+    api: &AdminClient,
+    id: RainId,
+    deadline: Instant,
+) -> Result<Option<String>, LoadError> {
     loop {
         let rain = api.rain(id).await.map_err(admin("look at the rain"))?;
         if rain.state >= State::Refunded {
-            break;
+            return Ok(None);
         }
         if Instant::now() > deadline {
-            return Err(late("the refund", format!("rain {id} is {}", rain.state)));
+            return Ok(Some(format!("it is still {}", rain.state)));
         }
         sleep(LOOK).await;
     }
-    api.audit(id).await.map_err(admin("audit the rain"))
 }

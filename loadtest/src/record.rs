@@ -1,24 +1,21 @@
 //! What came of a run of the generator, for people and for machines. The JSON's field names are these; a test pins them.
 
-use std::fmt::Write as _;
-use std::path::Path;
-
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::V2Serializer;
-use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use hongbao::client::outcome_name;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::LoadError;
+use crate::bound::{Bound, Threshold};
 use crate::knee::Trial;
+use crate::machine::Machine;
+use crate::meter::histogram_us;
 use crate::rain::checks::Check;
 use crate::swarm::tally::{Slot, Tally, quantile_ms};
-use hongbao::paint::{Paint, thousands};
 
 /// Changes when a field changes its meaning.
 pub const VERSION: u32 = 1;
-/// Points of the percentile curve: each halves the part above it, as latency is usually drawn.
-const CURVE_HALVINGS: i32 = 17;
+/// Points of the percentile curve: four for each halving of the part above it.
+const CURVE_STEPS: i32 = 4;
+const CURVE_HALVINGS: i32 = 20;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
@@ -51,13 +48,15 @@ pub struct Point {
     pub ms: f64,
 }
 
-/// A bound from the command line, like `p99<=50`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Threshold {
-    pub bound: String,
-    pub measured: f64,
-    pub kept: bool,
+/// Something that happened, seconds from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Mark {
+    pub at_s: f64,
+    pub what: &'static str,
 }
+
+/// A count by name; in JSON a map.
+pub type Counts = Vec<(String, u64)>;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Record {
@@ -65,6 +64,9 @@ pub struct Record {
     pub scenario: &'static str,
     pub title: String,
     pub seed: u64,
+    /// As it was typed, without secrets.
+    pub command: String,
+    pub machine: Machine,
     pub sessions: usize,
     pub seconds: f64,
     /// Requests, or connections, that were due.
@@ -82,13 +84,18 @@ pub struct Record {
     /// Connections that ended although nobody asked them to.
     pub lost: u64,
     #[serde(serialize_with = "as_map")]
-    pub outcomes: Vec<(String, u64)>,
+    pub outcomes: Counts,
     pub latency_ms: Latency,
     pub curve: Vec<Point>,
     pub series: Vec<Slot>,
+    pub marks: Vec<Mark>,
     /// Of `sweep`.
     pub trials: Vec<Trial>,
     pub knee: Option<f64>,
+    /// Of `sweep`: the bound that makes the knee, ms.
+    pub p99_max: Option<f64>,
+    /// Why the search for the knee went no further.
+    pub stopped: Option<String>,
     /// More figures, by name.
     #[serde(serialize_with = "as_map")]
     pub figures: Vec<(String, f64)>,
@@ -96,12 +103,15 @@ pub struct Record {
     pub thresholds: Vec<Threshold>,
     /// Examples of what went wrong.
     pub faults: Vec<String>,
+    /// More for people to read, with its name.
+    #[serde(skip)]
+    pub facts: Vec<(&'static str, String)>,
     /// For the log of this generator, to be merged with those of others.
     #[serde(skip)]
     pub histogram: Histogram<u64>,
 }
 
-fn as_map<S: serde::Serializer, V: Serialize>(
+pub fn as_map<S: serde::Serializer, V: Serialize>(
     pairs: &[(String, V)],
     to: S,
 ) -> Result<S::Ok, S::Error> {
@@ -118,6 +128,25 @@ pub enum Verdict {
     BeyondThreshold,
 }
 
+/// What a log says of its run beside the latencies, so that several can be merged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Totals {
+    pub scenario: String,
+    pub seed: u64,
+    pub sessions: usize,
+    pub planned: u64,
+    pub sent: u64,
+    pub answered: u64,
+    pub dropped: u64,
+    pub late: u64,
+    pub unanswered: u64,
+    pub failed: u64,
+    pub lost: u64,
+    pub outcomes: Counts,
+    /// Every check, and what was wrong; empty when it holds.
+    pub checks: Vec<(String, String)>,
+}
+
 impl Record {
     pub fn new(scenario: &'static str, title: &str, seed: u64, mut tally: Tally) -> Record {
         let series = tally.slots();
@@ -126,11 +155,6 @@ impl Record {
             code => outcome_name(code).into_owned(),
         };
         Record {
-            version: VERSION,
-            scenario,
-            title: title.to_owned(),
-            seed,
-            sessions: 0,
             seconds: tally.seconds(),
             planned: tally.sent + tally.dropped,
             sent: tally.sent,
@@ -142,21 +166,61 @@ impl Record {
             failed: tally.failed,
             lost: tally.lost,
             outcomes: tally.outcomes().map(|(code, n)| (name(code), n)).collect(),
-            latency_ms: Latency::of(&tally.latencies),
-            curve: curve(&tally.latencies),
             series,
+            faults: std::mem::take(&mut tally.faults),
+            ..Record::empty(scenario, title, seed)
+        }
+        .with_latencies(tally.latencies)
+    }
+
+    pub fn empty(scenario: &'static str, title: &str, seed: u64) -> Record {
+        Record {
+            version: VERSION,
+            scenario,
+            title: title.to_owned(),
+            seed,
+            command: crate::command::line(),
+            machine: Machine::here(),
+            sessions: 0,
+            seconds: 0.0,
+            planned: 0,
+            sent: 0,
+            answered: 0,
+            per_second: 0.0,
+            dropped: 0,
+            late: 0,
+            unanswered: 0,
+            failed: 0,
+            lost: 0,
+            outcomes: vec![],
+            latency_ms: Latency::default(),
+            curve: vec![],
+            series: vec![],
+            marks: vec![],
             trials: vec![],
             knee: None,
+            p99_max: None,
+            stopped: None,
             figures: vec![],
             checks: vec![],
             thresholds: vec![],
-            faults: tally.faults,
-            histogram: tally.latencies,
+            faults: vec![],
+            facts: vec![],
+            histogram: histogram_us(),
         }
+    }
+
+    /// In µs.
+    pub fn with_latencies(mut self, latencies: Histogram<u64>) -> Record {
+        self.latency_ms = Latency::of(&latencies);
+        self.curve = curve(&latencies);
+        self.histogram = latencies;
+        self
     }
 
     pub fn check(&mut self, name: &'static str, ok: bool, detail: impl FnOnce() -> String) {
         let detail = if ok { String::new() } else { detail() };
+        let name = name.into();
         self.checks.push(Check { name, ok, detail });
     }
 
@@ -166,21 +230,7 @@ impl Record {
 
     /// Holds the figures against the bounds of the command line.
     pub fn judge(&mut self, bounds: &[Bound]) {
-        self.thresholds = bounds
-            .iter()
-            .map(|bound| {
-                let measured = bound.metric.of(self);
-                Threshold {
-                    bound: bound.text.clone(),
-                    measured,
-                    kept: if bound.at_most {
-                        measured <= bound.value
-                    } else {
-                        measured >= bound.value
-                    },
-                }
-            })
-            .collect();
+        self.thresholds = bounds.iter().map(|bound| bound.judge(self)).collect();
     }
 
     pub fn verdict(&self) -> Verdict {
@@ -193,113 +243,37 @@ impl Record {
         }
     }
 
-    pub fn summary(&self, paint: Paint) -> String {
-        let mut out = format!("{} (seed {})\n", self.title, self.seed);
-        let mut row = |label: &str, text: String| {
-            let _ = writeln!(out, "  {}{text}", paint.dim(&format!("{label:<12}")));
-        };
-        let count = |n: u64| paint.bold(&thousands(n));
-        row(
-            "answered",
-            format!(
-                "{} of {} in {:.1} s: {} a second",
-                count(self.answered),
-                thousands(self.planned),
-                self.seconds,
-                count(self.per_second.round() as u64)
-            ),
-        );
-        let missing = [
-            ("dropped", self.dropped),
-            ("late", self.late),
-            ("unanswered", self.unanswered),
-            ("failed", self.failed),
-            ("lost", self.lost),
-        ];
-        let missing: Vec<String> = missing
-            .iter()
-            .filter(|(_, n)| *n > 0)
-            .map(|(name, n)| format!("{name} {}", count(*n)))
-            .collect();
-        if !missing.is_empty() {
-            row("but", missing.join("   "));
+    pub fn totals(&self) -> Totals {
+        let checks = self.checks.iter();
+        Totals {
+            scenario: self.scenario.to_owned(),
+            seed: self.seed,
+            sessions: self.sessions,
+            planned: self.planned,
+            sent: self.sent,
+            answered: self.answered,
+            dropped: self.dropped,
+            late: self.late,
+            unanswered: self.unanswered,
+            failed: self.failed,
+            lost: self.lost,
+            outcomes: self.outcomes.clone(),
+            checks: checks
+                .map(|check| match check.ok {
+                    true => (check.name.to_string(), String::new()),
+                    // Even a fault without a word is one.
+                    false => (check.name.to_string(), format!("failed {}", check.detail)),
+                })
+                .collect(),
         }
-        if !self.outcomes.is_empty() {
-            let outcomes = self.outcomes.iter();
-            let outcomes: Vec<String> = outcomes
-                .map(|(name, n)| format!("{name} {}", count(*n)))
-                .collect();
-            row("outcomes", outcomes.join("   "));
-        }
-        let ms = |ms: f64| paint.bold(&format!("{ms:.2} ms"));
-        let latency = &self.latency_ms;
-        row(
-            "latency",
-            format!(
-                "p50 {}   p90 {}   p99 {}   p99.9 {}   max {}",
-                ms(latency.p50),
-                ms(latency.p90),
-                ms(latency.p99),
-                ms(latency.p999),
-                ms(latency.max)
-            ),
-        );
-        for trial in &self.trials {
-            let verdict = if trial.good { "kept" } else { "broken" };
-            row(
-                "trial",
-                format!(
-                    "{:>9} a second offered, {:>9} answered, p50 {:.2} ms, p99 {:.2} ms: {verdict}",
-                    thousands(trial.rate as u64),
-                    thousands(trial.reached as u64),
-                    trial.p50_ms,
-                    trial.p99_ms
-                ),
-            );
-        }
-        if let Some(knee) = self.knee {
-            row("knee", format!("{} a second", count(knee as u64)));
-        }
-        for (at, (name, value)) in self.figures.iter().enumerate() {
-            let label = if at == 0 { "figures" } else { "" };
-            row(
-                label,
-                format!("{name} {}", paint.bold(&format!("{value:.2}"))),
-            );
-        }
-        for fault in &self.faults {
-            row("fault", fault.clone());
-        }
-        for threshold in &self.thresholds {
-            let (bound, measured) = (&threshold.bound, threshold.measured);
-            let text = format!("{bound} (measured {measured:.2})");
-            row(
-                "threshold",
-                match threshold.kept {
-                    true => paint.green(&text),
-                    false => paint.red(&format!("{text}: not kept")),
-                },
-            );
-        }
-        let all = self.checks.len();
-        let failed: Vec<&Check> = self.checks.iter().filter(|check| !check.ok).collect();
-        if all > 0 && failed.is_empty() {
-            row("checks", paint.green(&format!("all {all} hold")));
-        }
-        for check in failed {
-            let text = format!("✗ {}: {}", check.name, check.detail);
-            row("checks", paint.red(&text));
-        }
-        out
     }
 
     /// One line a slot.
     pub fn csv(&self) -> String {
         let mut out = String::from("at_s,planned,answered,dropped,late,p50_ms,p99_ms,max_ms\n");
         for slot in &self.series {
-            let _ = writeln!(
-                out,
-                "{:.3},{},{},{},{},{:.3},{:.3},{:.3}",
+            out += &format!(
+                "{:.3},{},{},{},{},{:.3},{:.3},{:.3}\n",
                 slot.at_s,
                 slot.planned,
                 slot.answered,
@@ -316,146 +290,30 @@ impl Record {
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a record is plain data") + "\n"
     }
-
-    /// The latencies (µs) as a log that other HDR tools read too.
-    pub fn hdr_log(&self) -> Vec<u8> {
-        let mut out = vec![];
-        let mut serializer = V2Serializer::new();
-        let mut log = IntervalLogWriterBuilder::new()
-            .add_comment("hongbao-load, latencies in microseconds")
-            .begin_log_with(&mut out, &mut serializer)
-            .expect("memory does not fail");
-        let zero = std::time::Duration::ZERO;
-        let length = std::time::Duration::from_secs_f64(self.seconds);
-        log.write_histogram(&self.histogram, zero, length, Tag::new(self.scenario))
-            .expect("memory does not fail");
-        drop(log);
-        out
-    }
-
-    /// Writes what was asked for.
-    pub fn write(
-        &self,
-        json: Option<&Path>,
-        csv: Option<&Path>,
-        html: Option<&Path>,
-        hdr: Option<&Path>,
-    ) -> Result<(), LoadError> {
-        if let Some(path) = json {
-            crate::write_file(path, self.json().as_bytes())?;
-        }
-        if let Some(path) = csv {
-            crate::write_file(path, self.csv().as_bytes())?;
-        }
-        if let Some(path) = html {
-            crate::write_file(path, crate::html::page(self).as_bytes())?;
-        }
-        if let Some(path) = hdr {
-            crate::write_file(path, &self.hdr_log())?;
-        }
-        Ok(())
-    }
 }
 
+/// As far as there are requests to tell the quantiles apart.
 pub fn curve(histogram: &Histogram<u64>) -> Vec<Point> {
     if histogram.is_empty() {
         return vec![];
     }
-    (0..=CURVE_HALVINGS)
-        .map(|halving| 1.0 - 0.5_f64.powi(halving))
+    let finest = 1.0 / histogram.len() as f64;
+    let steps = (0..=CURVE_HALVINGS * CURVE_STEPS)
+        .map(|step| 0.5_f64.powf(f64::from(step) / f64::from(CURVE_STEPS)));
+    let mut curve: Vec<Point> = steps
+        .take_while(|above| *above >= finest * 0.999)
+        .map(|above| 1.0 - above)
         .map(|quantile| Point {
             quantile,
             ms: quantile_ms(histogram, quantile),
         })
-        .collect()
-}
-
-/// What a bound is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Metric {
-    P50,
-    P90,
-    P99,
-    P999,
-    Max,
-    Rate,
-    Dropped,
-    Late,
-    Unanswered,
-    Failed,
-    Lost,
-    Knee,
-}
-
-impl Metric {
-    const ALL: [(&str, Metric); 12] = [
-        ("p50", Metric::P50),
-        ("p90", Metric::P90),
-        ("p99", Metric::P99),
-        ("p99.9", Metric::P999),
-        ("max", Metric::Max),
-        ("rate", Metric::Rate),
-        ("dropped", Metric::Dropped),
-        ("late", Metric::Late),
-        ("unanswered", Metric::Unanswered),
-        ("failed", Metric::Failed),
-        ("lost", Metric::Lost),
-        ("knee", Metric::Knee),
-    ];
-
-    fn of(self, record: &Record) -> f64 {
-        match self {
-            Metric::P50 => record.latency_ms.p50,
-            Metric::P90 => record.latency_ms.p90,
-            Metric::P99 => record.latency_ms.p99,
-            Metric::P999 => record.latency_ms.p999,
-            Metric::Max => record.latency_ms.max,
-            Metric::Rate => record.per_second,
-            Metric::Dropped => record.dropped as f64,
-            Metric::Late => record.late as f64,
-            Metric::Unanswered => record.unanswered as f64,
-            Metric::Failed => record.failed as f64,
-            Metric::Lost => record.lost as f64,
-            Metric::Knee => record.knee.unwrap_or(0.0),
-        }
+        .collect();
+    let last = 1.0 - finest;
+    if curve.last().is_some_and(|point| point.quantile < last) {
+        let ms = quantile_ms(histogram, last);
+        curve.push(Point { quantile: last, ms });
     }
-}
-
-/// A threshold as it stands on the command line.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Bound {
-    text: String,
-    metric: Metric,
-    at_most: bool,
-    value: f64,
-}
-
-impl std::str::FromStr for Bound {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Bound, String> {
-        let fault = || {
-            let names: Vec<&str> = Metric::ALL.iter().map(|(name, _)| *name).collect();
-            format!(
-                "\"{text}\" is no bound like p99<=50 (ms) or rate>=1000; there are {}",
-                names.join(", ")
-            )
-        };
-        let (name, value, at_most) = match (text.split_once("<="), text.split_once(">=")) {
-            (Some((name, value)), None) => (name, value, true),
-            (None, Some((name, value))) => (name, value, false),
-            _ => return Err(fault()),
-        };
-        let metric = Metric::ALL.iter().find(|(known, _)| *known == name.trim());
-        let metric = metric.ok_or_else(fault)?.1;
-        let value: f64 = value.trim().parse().map_err(|_| fault())?;
-        Ok(Bound {
-            text: text.to_owned(),
-            metric,
-            at_most,
-            value,
-        })
-    }
+    curve
 }
 
 #[cfg(test)]
@@ -480,10 +338,7 @@ pub mod tests {
         record
     }
 
-    /// Whoever reads the JSON by machine relies on these names.
-    #[test]
-    fn the_json_has_these_fields() {
-        let json: serde_json::Value = serde_json::from_str(&record().json()).unwrap();
+    fn names(json: &serde_json::Value) -> Vec<&str> {
         let mut names: Vec<&str> = json
             .as_object()
             .unwrap()
@@ -491,9 +346,17 @@ pub mod tests {
             .map(String::as_str)
             .collect();
         names.sort_unstable();
+        names
+    }
+
+    /// Whoever reads the JSON by machine relies on these names.
+    #[test]
+    fn the_json_has_these_fields() {
+        let json: serde_json::Value = serde_json::from_str(&record().json()).unwrap();
         let wanted = [
             "answered",
             "checks",
+            "command",
             "curve",
             "dropped",
             "failed",
@@ -503,7 +366,10 @@ pub mod tests {
             "late",
             "latency_ms",
             "lost",
+            "machine",
+            "marks",
             "outcomes",
+            "p99_max",
             "per_second",
             "planned",
             "scenario",
@@ -512,40 +378,23 @@ pub mod tests {
             "sent",
             "series",
             "sessions",
+            "stopped",
             "thresholds",
             "title",
             "trials",
             "unanswered",
             "version",
         ];
-        assert_eq!(names, wanted);
+        assert_eq!(names(&json), wanted);
         assert_eq!(json["version"], 1);
         assert_eq!(json["outcomes"]["WON"], 1_000);
         assert_eq!(json["planned"], 3_001);
-        let slot = json["series"][0].as_object().unwrap();
         let wanted = [
             "answered", "at_s", "dropped", "late", "max_ms", "p50_ms", "p99_ms", "planned",
         ];
-        let mut names: Vec<&str> = slot.keys().map(String::as_str).collect();
-        names.sort_unstable();
-        assert_eq!(names, wanted);
+        assert_eq!(names(&json["series"][0]), wanted);
         for name in ["mean", "p50", "p90", "p99", "p999", "max"] {
             assert!(json["latency_ms"][name].as_f64().unwrap() > 0.0, "{name}");
-        }
-    }
-
-    #[test]
-    fn bounds_are_read_and_held_against_the_figures() {
-        let mut record = record();
-        let bounds = ["p99<=5", "rate>=900", "p99.9<=5", "dropped<=0"];
-        record.judge(&bounds.map(|text| text.parse().unwrap()));
-        let kept: Vec<bool> = record.thresholds.iter().map(|one| one.kept).collect();
-        assert_eq!(kept, [true, true, false, false]);
-        assert_eq!(record.verdict(), Verdict::BeyondThreshold);
-        record.check("a promise", false, || "broken".to_owned());
-        assert_eq!(record.verdict(), Verdict::Broken);
-        for wrong in ["p99", "p98<=5", "p99<5", "p99<=fast"] {
-            assert!(wrong.parse::<Bound>().is_err(), "{wrong}");
         }
     }
 
@@ -560,5 +409,18 @@ pub mod tests {
         assert!(lines[1].starts_with("0.000,1000,"), "{}", lines[1]);
         // The last requests are answered in the fourth second.
         assert_eq!(lines.len(), 1 + 4);
+    }
+
+    #[test]
+    fn a_curve_goes_no_further_than_there_are_requests() {
+        let mut histogram = histogram_us();
+        assert_eq!(curve(&histogram), []);
+        for us in 1..=10 {
+            histogram.record(us * 100).unwrap();
+        }
+        let curve = curve(&histogram);
+        let last = curve.last().unwrap();
+        assert_eq!((last.quantile, last.ms), (0.9, 0.9), "a tenth is above it");
+        assert!(curve.is_sorted_by(|one, two| one.quantile < two.quantile));
     }
 }

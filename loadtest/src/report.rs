@@ -2,37 +2,31 @@ use std::fmt::Write as _;
 
 use hongbao::client::admin::{Audit, Difference};
 use hongbao::rain::{Cents, RainId};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::meter::Spread;
-use crate::rain::checks::Check;
+use crate::record::{Record, Verdict};
+use crate::summary::{Rows, latency, ms};
 use hongbao::paint::{Paint, thousands};
 
 /// Of an audit's differences, so many are printed; the JSON has all of them.
 const DIFFERENCES_MAX: usize = 50;
 
-/// Outcomes side by side: they fit into 80 columns.
-const OUTCOMES_PER_LINE: usize = 4;
-
-/// What came of a run. The field names are those of the JSON.
+/// What came of a rain: what comes of every scenario, and more. The field names are those of the JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    pub heading: String,
-    pub seed: u64,
+    #[serde(flatten)]
+    pub record: Record,
     pub rain_id: RainId,
     pub rule: String,
     pub packets: u32,
     pub buckets: Option<u32>,
-    pub sessions: u32,
     /// Connections that were lost, most of them on purpose, and made again.
     pub reconnects: u64,
+    /// People who left for good before they had an answer.
+    pub left: u64,
     /// Sent; each has an outcome or is among the unanswered.
     pub grabs: u64,
-    #[serde(serialize_with = "as_map")]
-    pub outcomes: Vec<(String, u64)>,
-    /// Their reply was lost with its connection; a repeat has the outcome.
-    pub unanswered: u64,
-    pub latency_ms: Spread,
     /// From a WON being seen to its credit.
     pub settle_lag_ms: Spread,
     /// From the gateway's sending RainOpened to its being seen.
@@ -49,35 +43,38 @@ pub struct Report {
     /// Largest packet that was won.
     pub largest_cents: Option<Cents>,
     pub audit: Audit,
-    pub checks: Vec<Check>,
-}
-
-fn as_map<S: Serializer>(pairs: &[(String, u64)], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(pairs.iter().map(|(name, count)| (name, count)))
 }
 
 impl Report {
-    /// Every check held and the audit is balanced.
-    pub fn is_good(&self) -> bool {
-        self.audit.balanced && self.checks.iter().all(|check| check.ok)
+    pub fn verdict(&self) -> Verdict {
+        match self.audit.balanced {
+            true => self.record.verdict(),
+            false => Verdict::Broken,
+        }
+    }
+
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a report is plain data") + "\n"
     }
 
     /// Aligned text. Its last line is the audit's verdict.
     pub fn summary(&self, paint: Paint) -> String {
-        let mut out = String::new();
-        self.write_figures(&mut out, paint);
-        self.write_checks(&mut out, paint);
-        self.write_verdict(&mut out);
-        out
+        let mut rows = Rows {
+            paint,
+            text: String::new(),
+        };
+        self.write_figures(&mut rows);
+        rows.thresholds(&self.record.thresholds);
+        rows.checks(&self.record.checks);
+        self.write_verdict(&mut rows.text);
+        rows.text
     }
 
-    fn write_figures(&self, out: &mut String, paint: Paint) {
-        let mut row = |label: &str, text: String| {
-            let _ = writeln!(out, "  {}{text}", paint.dim(&format!("{label:<12}")));
-        };
-        row(
+    fn write_figures(&self, rows: &mut Rows) {
+        let (record, paint) = (&self.record, rows.paint);
+        rows.row(
             "grabs",
-            format!(
+            &format!(
                 "{} in {:.1} s: {} a second, {} in the busiest",
                 thousands(self.grabs),
                 self.grabbing_seconds,
@@ -85,30 +82,73 @@ impl Report {
                 thousands(self.grabs_per_second_peak),
             ),
         );
-        let lost = ("reply lost".to_owned(), self.unanswered);
-        let mut outcomes = self.outcomes.clone();
-        outcomes.extend((self.unanswered > 0).then_some(lost));
-        for (line, few) in outcomes.chunks(OUTCOMES_PER_LINE).enumerate() {
-            let few: Vec<String> = few
-                .iter()
-                .map(|(name, count)| format!("{name} {}", paint.bold(&thousands(*count))))
-                .collect();
-            row(if line == 0 { "outcomes" } else { "" }, few.join("   "));
+        let mut outcomes: Vec<(String, String)> = record
+            .outcomes
+            .iter()
+            .map(|(name, count)| (name.clone(), thousands(*count)))
+            .collect();
+        for (name, count) in [("reply lost", record.unanswered), ("left", self.left)] {
+            outcomes.extend((count > 0).then(|| (name.to_owned(), thousands(count))));
         }
-        row("latency", spread(self.latency_ms, paint));
-        row(
+        rows.list("outcomes", &outcomes);
+        rows.row("latency", &latency(&record.latency_ms, paint));
+        if record.late > 0 {
+            let late = paint.bold(&thousands(record.late));
+            let text = format!("{late} taps were sent late: the generator could not keep up");
+            rows.row("late", &text);
+        }
+        rows.row(
             "opening",
-            format!("seen after {}", spread(self.opening_lag_ms, paint)),
+            &format!("seen after {}", spread(self.opening_lag_ms, paint)),
         );
         if let Some(ms) = self.last_packet_lag_ms {
             let text = format!("won {ms} ms after as many had tapped as there were packets");
-            row("last packet", text);
+            rows.row("last packet", &text);
         }
-        row("settle lag", spread(self.settle_lag_ms, paint));
-        row("ledger", self.ledger(paint));
+        rows.row("settle lag", &spread(self.settle_lag_ms, paint));
+        rows.row("ledger", &self.ledger(paint));
         if let Some(largest) = self.largest_cents {
-            row("largest", format!("{} in one packet", money(largest)));
+            rows.row("largest", &format!("{} in one packet", money(largest)));
         }
+    }
+
+    /// For the page.
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
+        let plain = Paint::PLAIN;
+        let buckets = match self.buckets {
+            Some(buckets) => format!(" in {buckets} buckets"),
+            None => String::new(),
+        };
+        let mut facts = vec![
+            (
+                "Rain",
+                format!(
+                    "number {}, {} packets{buckets}, split by {}",
+                    self.rain_id,
+                    thousands(self.packets.into()),
+                    self.rule
+                ),
+            ),
+            ("Ledger", self.ledger(plain)),
+            ("Opening seen after", spread(self.opening_lag_ms, plain)),
+            ("From win to credit", spread(self.settle_lag_ms, plain)),
+            (
+                "Busiest second",
+                format!("{} grabs", thousands(self.grabs_per_second_peak)),
+            ),
+            ("Connections made again", thousands(self.reconnects)),
+        ];
+        if let Some(ms) = self.last_packet_lag_ms {
+            let text = format!("won {ms} ms after as many had tapped as there were packets");
+            facts.push(("Last packet", text));
+        }
+        if self.left > 0 {
+            facts.push(("Left without an answer", thousands(self.left)));
+        }
+        if let Some(largest) = self.largest_cents {
+            facts.push(("Largest packet", money(largest)));
+        }
+        facts
     }
 
     /// Where the money is. A live rain has some in its pool and in claims.
@@ -139,21 +179,6 @@ impl Report {
         format!("funded {funded} {sign} {}", places.join(" + "))
     }
 
-    fn write_checks(&self, out: &mut String, paint: Paint) {
-        let failed: Vec<&Check> = self.checks.iter().filter(|check| !check.ok).collect();
-        let label = paint.dim(&format!("{:<12}", "checks"));
-        let all = self.checks.len();
-        if failed.is_empty() {
-            let _ = writeln!(out, "  {label}{}", paint.green(&format!("all {all} hold")));
-            return;
-        }
-        let count = format!("{} of {all} failed", failed.len());
-        let _ = writeln!(out, "  {label}{}", paint.red(&count));
-        for check in failed {
-            let _ = writeln!(out, "  {} {}: {}", paint.red("✗"), check.name, check.detail);
-        }
-    }
-
     fn write_verdict(&self, out: &mut String) {
         let differences = &self.audit.differences;
         if !differences.is_empty() {
@@ -173,7 +198,8 @@ impl Report {
     }
 }
 
-fn line(difference: &Difference) -> String {
+/// A difference as one line.
+pub fn line(difference: &Difference) -> String {
     let mut text = difference.kind.clone();
     if let Some(id) = difference.packet_id {
         let _ = write!(text, "  packet {id}");
@@ -205,15 +231,7 @@ pub fn money(cents: Cents) -> String {
 }
 
 fn spread(spread: Spread, paint: Paint) -> String {
-    let ms = |ms: f64| {
-        let text = match ms {
-            ms if ms >= 1_000.0 => format!("{:.2} s", ms / 1_000.0),
-            ms if ms >= 100.0 => format!("{ms:.0} ms"),
-            ms if ms >= 10.0 => format!("{ms:.1} ms"),
-            _ => format!("{ms:.2} ms"),
-        };
-        paint.bold(&text)
-    };
+    let ms = |value: f64| paint.bold(&ms(value));
     let (p50, p99, max) = (ms(spread.p50), ms(spread.p99), ms(spread.max));
     format!("p50 {p50}   p99 {p99}   max {max}")
 }
@@ -221,6 +239,8 @@ fn spread(spread: Spread, paint: Paint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rain::checks::Check;
+    use crate::record::Latency;
 
     fn report(balanced: bool) -> Report {
         let difference = Difference {
@@ -236,19 +256,33 @@ mod tests {
             p99: 41.26,
             max: 1_300.0,
         };
+        let record = Record {
+            sessions: 5_000,
+            outcomes: vec![("WON".into(), 3_000), ("MISSED".into(), 5_131)],
+            latency_ms: Latency {
+                mean: 1.0,
+                p50: 0.9,
+                p90: 2.0,
+                p99: 41.26,
+                p999: 400.0,
+                max: 1_300.0,
+            },
+            checks: vec![Check {
+                name: "the audit is balanced".into(),
+                ok: balanced,
+                detail: if balanced { "" } else { "differences: 1" }.into(),
+            }],
+            ..Record::empty("rain", "test", 5)
+        };
         Report {
-            heading: "test".into(),
-            seed: 5,
+            record,
             rain_id,
             rule: "even".into(),
             packets: 3_000,
             buckets: Some(3),
-            sessions: 5_000,
             reconnects: 9,
+            left: 0,
             grabs: 8_131,
-            outcomes: vec![("WON".into(), 3_000), ("MISSED".into(), 5_131)],
-            unanswered: 0,
-            latency_ms: spread,
             settle_lag_ms: spread,
             opening_lag_ms: spread,
             last_packet_lag_ms: Some(35),
@@ -272,11 +306,6 @@ mod tests {
                 refunded_cents: Cents(0),
                 differences: if balanced { vec![] } else { vec![difference] },
             },
-            checks: vec![Check {
-                name: "the audit is balanced",
-                ok: balanced,
-                detail: if balanced { "" } else { "differences: 1" }.into(),
-            }],
         }
     }
 
@@ -284,17 +313,17 @@ mod tests {
     fn the_summary_is_this_text() {
         let wanted = "  grabs       8,131 in 6.2 s: 1,311 a second, 4,120 in the busiest
   outcomes    WON 3,000   MISSED 5,131
-  latency     p50 0.90 ms   p99 41.3 ms   max 1.30 s
+  latency     p50 0.90 ms   p90 2.00 ms   p99 41.3 ms   p99.9 400 ms   max 1.30 s
   opening     seen after p50 0.90 ms   p99 41.3 ms   max 1.30 s
   last packet won 35 ms after as many had tapped as there were packets
   settle lag  p50 0.90 ms   p99 41.3 ms   max 1.30 s
   ledger      funded 10,000.00 = credited 10,000.00 (3,000 packets) + refunded 0.00
   largest     8.88 in one packet
-  checks      all 1 hold
+  checks      the audit is balanced ✓
 audit: balanced
 ";
         assert_eq!(report(true).summary(Paint::PLAIN), wanted);
-        assert!(report(true).is_good());
+        assert_eq!(report(true).verdict(), Verdict::Good);
     }
 
     #[test]
@@ -307,7 +336,7 @@ audit: balanced
 audit: UNBALANCED
 ";
         assert!(text.ends_with(end), "{text}");
-        assert!(!report(false).is_good());
+        assert_eq!(report(false).verdict(), Verdict::Broken);
     }
 
     #[test]
@@ -327,6 +356,7 @@ audit: UNBALANCED
     #[test]
     fn the_json_has_the_promised_fields() {
         let json = serde_json::to_value(report(true)).unwrap();
+        assert_eq!(json["scenario"], "rain");
         assert_eq!(json["grabs"], 8_131);
         assert_eq!(json["outcomes"]["MISSED"], 5_131);
         assert_eq!(json["latency_ms"]["p99"], 41.26);

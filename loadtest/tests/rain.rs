@@ -152,4 +152,5 @@ async fn a_wrong_api_key_is_reported_in_the_servers_words() {
     let error = hongbao_load::run(Args::parse_from(args)).await.unwrap_err();
     let wanted = "could not create the sponsor's account: wrong API key (401): it is not known";
     assert_eq!(error.to_string(), wanted);
+    assert!(error.is_usage());
 }

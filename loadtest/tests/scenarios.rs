@@ -49,7 +49,7 @@ impl Server {
         let mut add = |name: &str, value: String| words.extend([name.to_owned(), value]);
         add("--gateway", addresses.gateway.unwrap().to_string());
         add("--token-secret-file", self.file("token-secret"));
-        if ["grabs", "push", "settle", "sweep"].contains(&scenario) {
+        if ["grabs", "push", "rain", "settle", "sweep"].contains(&scenario) {
             add("--admin", format!("http://{}", addresses.admin.unwrap()));
             add("--api-key-file", self.file("api-key"));
         }
@@ -72,6 +72,16 @@ impl Server {
     async fn stop(self) {
         self.running.stop().await;
     }
+}
+
+/// Adds up the logs of several generators.
+async fn merge(server: &Server, logs: &[&str]) -> Result<(Verdict, Value), LoadError> {
+    let merged = server.file("merged.json");
+    let mut words = vec!["hongbao-load", "merge", "--quiet", "--json", &merged];
+    words.extend(logs);
+    let verdict = hongbao_load::run(Args::parse_from(words)).await?;
+    let json = std::fs::read(&merged).unwrap();
+    Ok((verdict, serde_json::from_slice(&json).unwrap()))
 }
 
 fn count(record: &Value, name: &str) -> u64 {
@@ -109,25 +119,17 @@ async fn grabs_by_plan_win_are_credited_and_written_down_in_every_form() {
         .sum();
     assert_eq!(answered, planned);
     let html = std::fs::read_to_string(server.file("out.html")).unwrap();
-    assert!(html.contains("<svg") && html.contains("Every check and every bound holds"));
+    assert!(html.contains("<svg") && html.contains("All 5 checks held"));
 
-    // Two generators as one: twice the answers, the same percentiles.
+    // Two generators as one: twice the answers, the same percentiles, the same checks.
     let hdr = server.file("out.hdr");
-    let merged = server.file("merged.json");
-    let words = [
-        "hongbao-load",
-        "merge",
-        &hdr,
-        &hdr,
-        "--json",
-        &merged,
-        "--quiet",
-    ];
-    let verdict = hongbao_load::run(Args::parse_from(words)).await.unwrap();
+    let (verdict, merged) = merge(&server, &[&hdr, &hdr]).await.unwrap();
     assert_eq!(verdict, Verdict::Good);
-    let merged: Value = serde_json::from_slice(&std::fs::read(merged).unwrap()).unwrap();
     assert_eq!(count(&merged, "answered"), 2 * planned);
+    assert_eq!(count(&merged, "planned"), 2 * planned);
+    assert_eq!(merged["outcomes"]["WON"], 2 * planned);
     assert_eq!(merged["latency_ms"]["p99"], record["latency_ms"]["p99"]);
+    assert_eq!(merged["checks"], record["checks"]);
     server.stop().await;
 }
 
@@ -209,7 +211,13 @@ async fn wins_become_credits_and_a_sweep_finds_a_knee() {
     ];
     let record = server.good("sweep", &flags).await;
     assert_eq!(record["knee"], 150.0);
-    assert_eq!(record["trials"].as_array().unwrap().len(), 2);
+    // Two rates, and the higher one twice more.
+    assert_eq!(record["trials"].as_array().unwrap().len(), 2 + 2);
+    let stopped = record["stopped"].as_str().unwrap();
+    assert!(
+        stopped.contains("--to 150 a second was reached"),
+        "{stopped}"
+    );
     server.stop().await;
 }
 
@@ -256,5 +264,172 @@ async fn a_run_that_cannot_begin_says_why() {
         .await;
     let refused = refused.err().unwrap().to_string();
     assert!(refused.contains("0 of 200 sessions came up"), "{refused}");
+    server.stop().await;
+}
+
+/// What a rain has, the other scenarios have, and the other way round.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rain_is_written_down_in_every_form_and_merged_with_another() {
+    let server = Server::start().await;
+    let flags = [
+        "--sessions",
+        "40",
+        "--packets",
+        "20",
+        "--total",
+        "88.00",
+        "--countdown",
+        "100ms",
+        "--duration",
+        "3s",
+        "--crowd",
+        "burst",
+        "--leaving",
+        "20",
+        "--tap-again",
+        "20ms..50ms",
+        "--source-addresses",
+        "3",
+        "--seed",
+        "11",
+    ];
+    let bound = ["--bound", "p99<=0.0001"];
+    let (verdict, rain) = server
+        .run("rain", &[&flags[..], &bound].concat())
+        .await
+        .unwrap();
+    assert_eq!(verdict, Verdict::BeyondThreshold, "{rain:#}");
+    assert_eq!(rain["scenario"], "rain");
+    assert!(count(&rain, "left") > 0, "{rain:#}");
+    let answered = count(&rain, "answered");
+    let in_slots: u64 = rain["series"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|slot| count(slot, "answered"))
+        .sum();
+    assert_eq!(in_slots, answered);
+    assert_eq!(rain["marks"][0]["what"], "opened");
+    let csv = std::fs::read_to_string(server.file("out.csv")).unwrap();
+    assert_eq!(
+        csv.lines().count(),
+        1 + rain["series"].as_array().unwrap().len()
+    );
+    let html = std::fs::read_to_string(server.file("out.html")).unwrap();
+    assert!(html.contains("Latency over time") && html.contains("funded 88.00"));
+
+    let rain_log = server.file("rain.hdr");
+    std::fs::copy(server.file("out.hdr"), &rain_log).unwrap();
+    let (verdict, merged) = merge(&server, &[&rain_log, &rain_log]).await.unwrap();
+    assert_eq!(
+        verdict,
+        Verdict::Good,
+        "the bound was not asked of the whole"
+    );
+    assert_eq!(count(&merged, "answered"), 2 * answered);
+    assert_eq!(merged["latency_ms"]["p99"], rain["latency_ms"]["p99"]);
+    assert_eq!(merged["checks"].as_array().unwrap().len(), 12);
+
+    server.good("connect", &["--sessions", "10"]).await;
+    let other = merge(&server, &[&rain_log, &server.file("out.hdr")]).await;
+    let other = other.err().unwrap().to_string();
+    assert!(
+        other.contains("a log of \"rain\"") && other.contains("one of \"connect\""),
+        "{other}"
+    );
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_seed_has_the_same_plan_and_the_same_users() {
+    use hongbao::client::admin::AdminClient;
+    let server = Server::start().await;
+    let mut runs = vec![];
+    for (rain, seed) in [(1u32, "77"), (2, "77"), (3, "78")] {
+        let flags = [
+            "--rate",
+            "300",
+            "--length",
+            "1s",
+            "--sessions",
+            "5",
+            "--seed",
+            seed,
+        ];
+        let record = server.good("grabs", &flags).await;
+        let key = std::fs::read_to_string(server.file("api-key")).unwrap();
+        let url = format!("http://{}", server.running.addresses.admin.unwrap());
+        let api = AdminClient::new(&url, key.trim()).unwrap();
+        let winners = api.all_winners(rain.try_into().unwrap()).await.unwrap();
+        let mut users: Vec<String> = winners
+            .into_iter()
+            .map(|winner| winner.user.to_string())
+            .collect();
+        users.sort_unstable();
+        runs.push((count(&record, "planned"), users));
+    }
+    assert!(runs[0].1.len() > 200);
+    assert_eq!(runs[0], runs[1]);
+    assert_ne!(runs[0].1, runs[2].1);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_written_is_said_before_the_run() {
+    let server = Server::start().await;
+    for (flags, wanted) in [
+        (
+            &["--html", "/nowhere/page.html"][..],
+            "--html /nowhere/page.html cannot be written",
+        ),
+        (
+            &["--csv", &server.file("one"), "--hdr", &server.file("one")],
+            "are both to be written",
+        ),
+        (
+            &["--gateway", "nowhere"],
+            "\"nowhere\" is no gateway address",
+        ),
+        (
+            &["--gateway", "10.0.0.1:1", "--source-addresses", "3"],
+            "only on loopback",
+        ),
+    ] {
+        let error = server.run("connect", flags).await.err().unwrap();
+        assert!(error.is_usage());
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
+    for (scenario, flags, wanted) in [
+        (
+            "grabs",
+            &["--ramp", "9s", "--length", "5s"][..],
+            "--ramp 9 s is longer than --length 5 s",
+        ),
+        (
+            "grabs",
+            &["--rate", "10000000", "--length", "10m"],
+            "more than the 100,000,000",
+        ),
+        (
+            "sweep",
+            &["--from", "9000", "--to", "8000"],
+            "--to 8000 is below --from 9000",
+        ),
+        (
+            "sweep",
+            &["--to", "9000000", "--length", "1m"],
+            "--to 9000000",
+        ),
+        (
+            "idle",
+            &["--pid", "4194304"],
+            "--pid 4194304: there is no such process",
+        ),
+        ("push", &["--admin", "not a url"], "--admin not a url"),
+    ] {
+        let error = server.run(scenario, flags).await.err().unwrap();
+        assert!(error.is_usage(), "{error}");
+        assert!(error.to_string().contains(wanted), "{error}");
+    }
     server.stop().await;
 }

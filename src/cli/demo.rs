@@ -26,6 +26,9 @@ pub struct DemoFlags {
     /// Write the report as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write a report with charts, one file that needs nothing from outside
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Leave the system up afterwards, until Ctrl-C, and print its addresses
     #[arg(long)]
     keep: bool,
@@ -122,6 +125,9 @@ async fn rain(
         .kill_on_drop(true);
     if let Some(json) = &flags.json {
         command.arg("--json").arg(json);
+    }
+    if let Some(html) = &flags.html {
+        command.arg("--html").arg(html);
     }
     if flags.quiet {
         command.arg("--quiet");

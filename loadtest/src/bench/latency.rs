@@ -43,7 +43,7 @@ pub async fn b6(setup: &Setup) -> Result<Vec<Row>, BenchError> {
         .await?;
     let mut ours = edge_swarm(&server, rain, SESSIONS, "b6")?;
 
-    let mut search = Search::new(FIRST_RATE, HIGHEST_RATE, HALVINGS);
+    let mut search = Search::new(FIRST_RATE, HIGHEST_RATE, HALVINGS, 0);
     while let Some(rate) = search.next() {
         search.tried(offer(&mut ours, rate)?);
     }
@@ -76,22 +76,13 @@ pub async fn b6(setup: &Setup) -> Result<Vec<Row>, BenchError> {
     Ok(vec![row])
 }
 
-fn offer<D: Dialect>(swarm: &mut Swarm<D>, rate: f64) -> Result<Trial, BenchError> {
+/// Whether the rate keeps the bound.
+fn offer<D: Dialect>(swarm: &mut Swarm<D>, rate: f64) -> Result<bool, BenchError> {
     let plan = Plan::new(rate, TRIAL, Duration::ZERO, Some(rate as u64));
     let tally = swarm.open_loop(plan, IN_FLIGHT_MAX);
     let tally = tally.map_err(BenchError::io("run the generator"))?;
     all_are(&tally, Some(Outcome::Won))?;
-    let trial = Trial {
-        rate,
-        reached: tally.answered as f64 / TRIAL.as_secs_f64(),
-        p50_ms: tally.quantile_ms(0.5),
-        p99_ms: tally.quantile_ms(0.99),
-        dropped: tally.dropped,
-        unanswered: tally.unanswered,
-        late: tally.late,
-        good: false,
-    };
-    Ok(trial.judge(BOUND_MS))
+    Ok(Trial::of(rate, TRIAL, &tally).judge(BOUND_MS).good)
 }
 
 /// p99 from the planned instant, ms.

@@ -1,5 +1,6 @@
 //! What was promised, held against what was seen: by the people, in the ledger, in the audit. No I/O.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Display;
 
@@ -17,7 +18,7 @@ const EXAMPLES_MAX: usize = 5;
 /// A promise, and whether it was kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     pub ok: bool,
     /// What was wrong, with examples; empty when all is well.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -41,6 +42,8 @@ pub struct Evidence<'a> {
     pub alone: bool,
     /// It is closed and refunded, so nothing may be in motion.
     pub closed: bool,
+    /// Why it could not be, in the server's words.
+    pub stuck: Option<&'a str>,
 }
 
 impl Evidence<'_> {
@@ -60,6 +63,7 @@ impl Evidence<'_> {
             self.won_is_told_once(),
             self.all_decided(),
             self.opening_was_told(),
+            self.came_to_its_end(),
             self.sums_agree(),
             self.audit_is_balanced(),
         ]
@@ -130,7 +134,9 @@ impl Evidence<'_> {
     /// P2: whoever keeps asking learns what was won.
     fn credits_were_told(&self, by_user: &HashMap<&str, &Winner>) -> Check {
         let mut wrong = Wrong::default();
-        for story in self.stories.iter().filter(|story| story.packet.is_none()) {
+        // Whoever left did not keep asking.
+        let asked = self.stories.iter().filter(|story| !story.left);
+        for story in asked.filter(|story| story.packet.is_none()) {
             let user = (self.user)(story.number);
             if let Some(winner) = by_user.get(user.as_str()) {
                 let id = winner.packet_id;
@@ -189,7 +195,7 @@ impl Evidence<'_> {
 
     fn all_decided(&self) -> Check {
         let mut wrong = Wrong::default();
-        for story in self.stories {
+        for story in self.stories.iter().filter(|story| !story.left) {
             let user = (self.user)(story.number);
             match (&story.ended, story.outcome) {
                 (Some(error), _) => wrong.add(format!("{user}: {error}")),
@@ -204,11 +210,20 @@ impl Evidence<'_> {
         let mut wrong = Wrong::default();
         for story in self.stories {
             // An early tap may have waited through the opening; those are told by the answer to their tap.
-            if !story.told_opened && story.ended.is_none() {
+            if !story.told_opened && story.ended.is_none() && !story.gone {
                 wrong.add(format!("{} saw no RainOpened", (self.user)(story.number)));
             }
         }
         wrong.check("everybody was told that the rain opened")
+    }
+
+    /// P6: what is left goes back to the sponsor.
+    fn came_to_its_end(&self) -> Check {
+        let mut wrong = Wrong::default();
+        if let Some(why) = self.stuck {
+            wrong.add(why);
+        }
+        wrong.check("the rain was closed and refunded")
     }
 
     /// P5, by our own arithmetic.
@@ -236,9 +251,11 @@ impl Evidence<'_> {
         }
         let told = self.stories.iter().filter(|story| story.packet.is_some());
         let told = told.count() as u64;
-        if self.alone && told != count {
+        // Those who left may have won without being told.
+        let left = self.stories.iter().filter(|story| story.left).count() as u64;
+        if self.alone && !(told..=told + left).contains(&count) {
             wrong.add(format!(
-                "{told} users were told that they won, {count} were credited"
+                "{told} users were told that they won, {left} left, {count} were credited"
             ));
         }
         wrong.check("the sums agree")
@@ -278,7 +295,7 @@ impl Wrong {
             detail += &format!("; and {} more", self.count - self.examples.len());
         }
         Check {
-            name,
+            name: name.into(),
             ok: self.count == 0,
             detail,
         }

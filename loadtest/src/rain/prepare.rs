@@ -1,10 +1,6 @@
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-use std::net::ToSocketAddrs;
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use hongbao::client::admin::AdminClient;
 use hongbao::client::{BackoffBounds, Settings};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -12,43 +8,34 @@ use tokio::task::JoinSet;
 use super::Run;
 use super::session::{Crew, Stage, Step};
 use crate::LoadError;
-use crate::args::RainArgs;
+use crate::args::{PeopleArgs, RainArgs};
 use crate::human::Temper;
 use crate::limits::allow_descriptors;
 use crate::meter::Meter;
+use crate::scenario::{admin_client, drawn_seed, gateways};
 use crate::show::Show;
-use crate::tokens::{Signer, read_text};
+use crate::sources::{SOURCES_MAX, Sources};
+use crate::tokens::Signer;
 
-/// Sessions per loopback address, and addresses at most.
+/// Sessions per loopback address when nobody says how many: a gateway's limits by address are those of a household or an office.
 const SESSIONS_PER_SOURCE: u32 = 200;
-const SOURCES_MAX: u32 = 250;
 /// Descriptors beside those of the sessions.
 const SPARE_DESCRIPTORS: u64 = 100;
 
 impl Run {
     pub(super) fn prepare(args: RainArgs) -> Result<Run, LoadError> {
-        let key = match (&args.api_key_file, &args.api_key) {
-            (Some(file), _) => read_text(file)?,
-            (None, Some(key)) => key.clone(),
-            (None, None) => {
-                return Err(LoadError::Usage(
-                    "no admin API key: give --api-key-file or set HONGBAO_API_KEY".to_owned(),
-                ));
-            }
-        };
-        let admin = AdminClient::new(&args.admin, &key)
-            .map_err(|error| LoadError::Usage(error.to_string()))?;
-        let sessions = u64::from(args.sessions);
+        crate::output::prepare(&args.output)?;
+        let gateways = gateways(&args.target)?;
+        let admin = admin_client(&args.admin)?;
+        let sessions = u64::from(args.people.sessions);
         let descriptors = allow_descriptors(sessions + SPARE_DESCRIPTORS);
         if descriptors < sessions + SPARE_DESCRIPTORS {
             return Err(LoadError::Usage(format!(
                 "{sessions} sessions need more than the {descriptors} descriptors that this process may open (ulimit -n)"
             )));
         }
-        // Small enough to be typed again.
-        let drawn = RandomState::new().hash_one(SystemTime::now()) % 1_000_000_000;
-        let seed = args.seed.unwrap_or(drawn);
-        let mut settings = Settings::new(args.gateways.clone());
+        let seed = args.output.seed.unwrap_or_else(drawn_seed);
+        let mut settings = Settings::new(args.target.gateways.clone());
         settings.connect_ms = 10_000;
         settings.hello_ms = 10_000;
         settings.reconnect = BackoffBounds {
@@ -56,18 +43,11 @@ impl Run {
             max_ms: 2_000,
         };
         let crew = Crew {
-            sources: sources(&args)?,
+            sources: sources(&args, &gateways),
             settings: Arc::new(settings),
-            signer: Signer::from_file(&args.token_secret_file, &args.token_kid)?,
+            signer: Signer::from_file(&args.target.token_secret_file, &args.target.token_kid)?,
             meter: Meter::new(),
-            temper: Temper {
-                reaction: args.reaction,
-                rain: args.duration,
-                countdown: args.countdown,
-                reconnecting: args.reconnecting,
-                doubting: args.doubting,
-                eager: args.eager,
-            },
+            temper: temper(&args),
             seed,
             stage: watch::Sender::new(Stage {
                 step: Step::Gather,
@@ -75,7 +55,7 @@ impl Run {
                 room: format!("load-{seed}"),
             }),
         };
-        let show = Show::start(args.quiet);
+        let show = Show::start(args.output.quiet);
         Ok(Run {
             args,
             admin,
@@ -83,30 +63,44 @@ impl Run {
             scout: None,
             show,
             people: JoinSet::new(),
+            stuck: None,
         })
     }
 }
 
-/// How many loopback addresses to connect from: none of our choosing when a gateway is elsewhere.
-fn sources(args: &RainArgs) -> Result<u32, LoadError> {
-    for gateway in &args.gateways {
-        let resolved = gateway.to_socket_addrs().map_err(|error| {
-            LoadError::Usage(format!(
-                "\"{gateway}\" is no gateway address (host:port): {error}"
-            ))
-        })?;
-        if !resolved
-            .into_iter()
-            .all(|at| at.is_ipv4() && at.ip().is_loopback())
-        {
-            return Ok(0);
-        }
+/// What the people are like: as the crowd, but for what is said otherwise.
+fn temper(args: &RainArgs) -> Temper {
+    let PeopleArgs {
+        crowd,
+        reaction,
+        late,
+        eager,
+        tap_again,
+        doubting,
+        reconnecting,
+        leaving,
+        ..
+    } = args.people;
+    let crowd = Temper::of(crowd, args.duration, args.countdown);
+    Temper {
+        reaction: reaction.unwrap_or(crowd.reaction),
+        late: late.unwrap_or(crowd.late),
+        eager: eager.unwrap_or(crowd.eager),
+        tap_again: tap_again.unwrap_or(crowd.tap_again),
+        doubting: doubting.unwrap_or(crowd.doubting),
+        reconnecting: reconnecting.unwrap_or(crowd.reconnecting),
+        leaving: leaving.unwrap_or(crowd.leaving),
+        ..crowd
     }
-    Ok(match args.source_addresses {
-        0 => args
-            .sessions
-            .div_ceil(SESSIONS_PER_SOURCE)
-            .clamp(1, SOURCES_MAX),
+}
+
+/// The loopback addresses to connect from: none of our choosing when a gateway is elsewhere.
+fn sources(args: &RainArgs, gateways: &[SocketAddr]) -> Option<Sources> {
+    let here = |at: &SocketAddr| at.is_ipv4() && at.ip().is_loopback();
+    let needed = args.people.sessions.div_ceil(SESSIONS_PER_SOURCE);
+    let count = match args.target.source_addresses {
+        0 => needed.clamp(1, SOURCES_MAX),
         chosen => chosen,
-    })
+    };
+    gateways.iter().all(here).then(|| Sources::asked(count))
 }

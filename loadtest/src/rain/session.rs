@@ -1,4 +1,3 @@
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -7,10 +6,11 @@ use hongbao::client::{AfterGrab, Client, ClientError, Event, Events, GrabReply, 
 use hongbao::rain::{Packet, RainId};
 use hongbao::wire::Outcome;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::human::{Human, Temper};
 use crate::meter::Meter;
+use crate::sources::Sources;
 use crate::tokens::Signer;
 
 /// Somebody who was not told that the rain opened taps anyway after this time, and it is counted.
@@ -27,8 +27,8 @@ pub struct Crew {
     pub meter: Meter,
     pub temper: Temper,
     pub seed: u64,
-    /// Loopback addresses to connect from; 0 leaves it to the system.
-    pub sources: u32,
+    /// Loopback addresses to connect from; `None` leaves it to the system.
+    pub sources: Option<Sources>,
     pub stage: watch::Sender<Stage>,
 }
 
@@ -67,6 +67,10 @@ pub struct Story {
     pub opening_lag_ms: Option<u64>,
     pub told_opened: bool,
     pub told_closed: bool,
+    /// Went away for good with the first tap.
+    pub gone: bool,
+    /// And that before there was a final answer.
+    pub left: bool,
     /// Answers that contradict each other or make no sense.
     pub faults: Vec<String>,
     /// Why the session ended early.
@@ -83,11 +87,7 @@ impl Crew {
         let crew = self.clone();
         Login {
             token: Arc::new(move || crew.signer.token(&crew.user(number))),
-            source: (self.sources > 0).then(|| {
-                // 127.0.0.2 and up: 127.0.0.1 is left to everybody else on this machine.
-                let last = 2 + number % self.sources;
-                IpAddr::V4(Ipv4Addr::new(127, 0, 0, last as u8))
-            }),
+            source: self.sources.map(|sources| sources.of(number as usize)),
             last_message_id: 0,
         }
     }
@@ -121,6 +121,13 @@ pub async fn run(crew: Arc<Crew>, number: u32) -> Story {
     person.story
 }
 
+/// Whether somebody keeps the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stay {
+    Yes,
+    No,
+}
+
 /// What the gateway says about our rain without being asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum News {
@@ -144,7 +151,8 @@ impl Person<'_> {
     /// Returns only when the session cannot go on.
     async fn live(&mut self, events: &mut Events) -> Option<ClientError> {
         match self.play(events).await {
-            Ok(()) => {}
+            Ok(Stay::Yes) => {}
+            Ok(Stay::No) => return None,
             Err(error) => return Some(error),
         }
         self.decide();
@@ -155,26 +163,51 @@ impl Person<'_> {
         None
     }
 
-    async fn play(&mut self, events: &mut Events) -> Result<(), ClientError> {
+    async fn play(&mut self, events: &mut Events) -> Result<Stay, ClientError> {
         self.client.ready().await?;
         let room = self.crew.stage.borrow().room.clone();
         self.client.watch(&room).await?;
         let _ = self.client.ping().await; // a good sample of the server's clock; any reply is one
         self.crew.meter.gathered.fetch_add(1, Relaxed);
 
-        let rain = self.wait_for_opening(events).await;
-        self.tap_until_final(rain).await?;
+        let (rain, due) = self.wait_for_opening(events).await;
+        if let Some(after) = self.human.leaves_after {
+            self.tap_and_leave(rain, due, after).await?;
+            return Ok(Stay::No);
+        }
+        self.tap_until_final(rain, due).await?;
         if let Some(wait) = self.human.doubts_after
             && self.story.outcome.is_some()
         {
-            sleep(wait).await;
-            self.tap(rain).await?;
+            let due = Instant::now() + wait;
+            sleep_until(due).await;
+            self.tap(rain, due).await?;
+        }
+        Ok(Stay::Yes)
+    }
+
+    /// The grab is on its way, and whoever sent it is gone: for good, whatever it won.
+    async fn tap_and_leave(
+        &mut self,
+        rain: RainId,
+        due: Instant,
+        after: Duration,
+    ) -> Result<(), ClientError> {
+        // The connection goes first: whoever loses it and does not wait for another never hears.
+        self.human.reconnects = true;
+        if let Ok(reply) = timeout(after, self.tap(rain, due)).await {
+            reply?;
+        }
+        self.story.gone = true;
+        self.story.left = self.story.outcome.is_none();
+        if self.story.left {
+            self.crew.meter.left.fetch_add(1, Relaxed);
         }
         Ok(())
     }
 
-    /// Until this person has seen the rain open and moved a thumb, or could not wait.
-    async fn wait_for_opening(&mut self, events: &mut Events) -> RainId {
+    /// Until this person has seen the rain open and moved a thumb, or could not wait. Tells when the tap was due.
+    async fn wait_for_opening(&mut self, events: &mut Events) -> (RainId, Instant) {
         let (mut eager, mut late) = (self.crew.stage.subscribe(), self.crew.stage.subscribe());
         let eager_after = self.human.eager_after;
         let eager = async {
@@ -182,36 +215,39 @@ impl Person<'_> {
                 return std::future::pending().await;
             };
             let _ = eager.wait_for(|stage| stage.step >= Step::Countdown).await;
-            sleep(wait).await;
+            let due = Instant::now() + wait;
+            sleep_until(due).await;
+            due
         };
         let late = async {
             let _ = late.wait_for(|stage| stage.step >= Step::Falling).await;
-            sleep(OPENING_PATIENCE).await;
+            let due = Instant::now() + OPENING_PATIENCE;
+            sleep_until(due).await;
+            due
         };
         tokio::pin!(eager, late);
-        loop {
+        let due = loop {
             tokio::select! {
                 biased;
                 news = self.next_news(events) => if let News::Opened { rain, lag_ms } = news {
                     self.story.opening_lag_ms = Some(lag_ms);
-                    self.react(events).await;
-                    return rain;
+                    return (rain, self.react(events).await);
                 },
-                () = &mut eager => break,
-                () = &mut late => break,
+                due = &mut eager => break due,
+                due = &mut late => break due,
             }
-        }
+        };
         let rain = self.crew.stage.borrow().rain;
-        rain.expect("a rain is known before its countdown")
+        (rain.expect("a rain is known before its countdown"), due)
     }
 
-    /// The time that this person takes to tap; less when the news come that the rain is over.
-    async fn react(&mut self, events: &mut Events) {
+    /// The time that this person takes to tap; less when the news come that the rain is over. Tells when the tap was due.
+    async fn react(&mut self, events: &mut Events) -> Instant {
         let tap = sleep(self.human.reaction);
         tokio::pin!(tap);
         loop {
             tokio::select! {
-                () = &mut tap => return,
+                () = &mut tap => return tap.deadline(),
                 news = self.next_news(events) => if news == News::Over {
                     let last_look = Instant::now() + LAST_LOOK.mul_f64(self.human.slowness);
                     let first = tap.deadline().min(last_look);
@@ -262,19 +298,27 @@ impl Person<'_> {
         }
     }
 
-    async fn tap_until_final(&mut self, rain: RainId) -> Result<(), ClientError> {
+    async fn tap_until_final(&mut self, rain: RainId, mut due: Instant) -> Result<(), ClientError> {
         loop {
-            match self.tap(rain).await?.after() {
+            match self.tap(rain, due).await?.after() {
                 AfterGrab::Done | AfterGrab::Fix => return Ok(()),
                 AfterGrab::TapAgain | AfterGrab::WaitThenRepeat => {}
             }
-            sleep(self.human.next_tap()).await;
+            due = Instant::now() + self.human.next_tap();
+            sleep_until(due).await;
         }
     }
 
-    async fn tap(&mut self, rain: RainId) -> Result<GrabReply, ClientError> {
+    async fn tap(&mut self, rain: RainId, due: Instant) -> Result<GrabReply, ClientError> {
         let (crew, client, number) = (self.crew, self.client, self.story.number);
-        let grab = client.grab_observed(rain, |attempt| crew.meter.record(number, attempt));
+        let mut late_by = Some(crew.meter.planned(due));
+        let grab = client.grab_observed(rain, |attempt| {
+            // Repeats of the client are due when it sends them.
+            let late_by = late_by
+                .take()
+                .unwrap_or_else(|| crew.meter.planned(attempt.sent + attempt.elapsed));
+            crew.meter.record(number, attempt, late_by);
+        });
         let reply = if std::mem::take(&mut self.human.reconnects) {
             // The grab is on its way when the connection goes: whether it won is known only to the server.
             let look_away = async { client.reconnect() };
@@ -345,6 +389,7 @@ impl Person<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::human::Crowd;
 
     /// A hundred thousand sessions run in one process: their futures must not grow unseen.
     #[tokio::test]
@@ -355,16 +400,9 @@ mod tests {
             settings: Arc::new(Settings::new(vec!["127.0.0.1:1".to_owned()])),
             signer: Signer::from_file(file.path(), "k").unwrap(),
             meter: Meter::new(),
-            temper: Temper {
-                reaction: Duration::from_secs(1),
-                rain: Duration::from_secs(30),
-                countdown: Duration::from_secs(3),
-                reconnecting: 5,
-                doubting: 30,
-                eager: 2,
-            },
+            temper: Temper::of(Crowd::Quiz, Duration::from_secs(30), Duration::from_secs(3)),
             seed: 1,
-            sources: 0,
+            sources: None,
             stage: watch::Sender::new(Stage {
                 step: Step::Gather,
                 rain: None,

@@ -1,13 +1,16 @@
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use hongbao::client::admin::{Audit, Rain, Winner};
+use hongbao::paint::thousands;
 use hongbao::wire::Outcome;
 
 use super::checks::Evidence;
 use super::session::Story;
 use super::{Run, rule_name};
 use crate::meter::{histogram_us, spread_ms};
-use crate::report::Report;
+use crate::record::Record;
+use crate::report::{Report, money};
 
 /// Brings together what the people saw, what the ledger says and what the meter counted.
 pub(super) fn tally(
@@ -33,21 +36,31 @@ pub(super) fn tally(
         unanswered: meter.unanswered(),
         alone: run.args.rain.is_none(),
         closed,
+        stuck: run.stuck.as_deref(),
     };
     let checks = evidence.check();
-    Report {
-        heading: run.args.heading.clone(),
-        seed: run.crew.seed,
+    let record = Record {
+        sessions: run.args.people.sessions as usize,
+        seconds: rate.over.as_secs_f64(),
+        planned: meter.taps_planned(),
+        sent: answered + meter.unanswered(),
+        answered,
+        per_second: rate.mean,
+        late: meter.taps_late(),
+        unanswered: meter.unanswered(),
+        outcomes,
+        checks,
+        ..Record::empty("rain", &title(run, packets, &audit), run.crew.seed)
+    };
+    let mut report = Report {
+        record: record.with_latencies(meter.latencies()),
         rain_id: rain.id,
         rule: rule_name(rain.rule.as_ref().unwrap_or(&run.args.rule)),
         packets,
         buckets: rain.buckets,
-        sessions: run.args.sessions,
-        reconnects: meter.reconnects.load(std::sync::atomic::Ordering::Relaxed),
+        reconnects: meter.reconnects.load(Relaxed),
+        left: meter.left.load(Relaxed),
         grabs: answered + meter.unanswered(),
-        outcomes,
-        unanswered: meter.unanswered(),
-        latency_ms: meter.latency(),
         settle_lag_ms: settle_lag(run, stories, winners),
         opening_lag_ms: spread_of(stories.iter().filter_map(|story| story.opening_lag_ms)),
         last_packet_lag_ms: last_packet_lag(stories, packets as usize),
@@ -60,8 +73,19 @@ pub(super) fn tally(
         refunded_cents: audit.refunded_cents,
         largest_cents: winners.iter().map(|winner| winner.cents).max(),
         audit,
-        checks,
-    }
+    };
+    report.record.facts = report.facts();
+    report
+}
+
+fn title(run: &Run, packets: u32, audit: &Audit) -> String {
+    format!(
+        "{}: {} people, {} packets worth {}",
+        run.args.heading,
+        thousands(run.args.people.sessions.into()),
+        thousands(packets.into()),
+        money(audit.funded_cents)
+    )
 }
 
 /// From a WON being seen to its credit, both by the server's clock. A credit that was there first has no lag.

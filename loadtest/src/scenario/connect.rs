@@ -1,3 +1,7 @@
+use std::time::Duration;
+
+use hongbao::paint::thousands;
+
 use super::args::ConnectArgs;
 use super::{Field, finish};
 use crate::LoadError;
@@ -7,9 +11,19 @@ use crate::swarm::dialect::{Ask, Who};
 /// A storm: sessions as fast as they are let in, or at a rate. A latency is from the first packet to the Welcome.
 pub fn connect(args: ConnectArgs) -> Result<Verdict, LoadError> {
     let field = Field::new(&args.target, &args.output)?;
-    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?)?;
+    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?, expected(&args))?;
     let tally = field.connect(&mut swarm, args.sessions, args.rate, args.within)?;
-    let title = format!("{} connections", args.sessions);
+    let title = match args.rate {
+        0 => format!(
+            "{} connections, as fast as they are let in",
+            thousands(args.sessions.into())
+        ),
+        rate => format!(
+            "{} connections, {} a second",
+            thousands(args.sessions.into()),
+            thousands(rate.into())
+        ),
+    };
     let mut record = Record::new("connect", &title, field.seed, tally);
     let ready = swarm.ready();
     record.sessions = ready;
@@ -23,4 +37,11 @@ pub fn connect(args: ConnectArgs) -> Result<Verdict, LoadError> {
         || format!("{ready} of {} did", args.sessions),
     );
     finish(record, &args.output)
+}
+
+/// How long it takes about, if nothing goes wrong.
+fn expected(args: &ConnectArgs) -> Duration {
+    const FAST: u32 = 10_000; // a second, when nobody holds them back
+    let rate = if args.rate == 0 { FAST } else { args.rate };
+    Duration::from_secs((args.sessions / rate).into()).min(args.within)
 }

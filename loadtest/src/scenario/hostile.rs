@@ -26,7 +26,7 @@ pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
         return crowd(&args).await;
     }
     let field = Field::new(&args.target, &args.output)?;
-    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?)?;
+    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?, args.length)?;
     field.connect_all(&mut swarm, args.sessions)?;
     let (mut alone, mut among) = (vec![], vec![]);
     let mut all = Score::default();

@@ -1,3 +1,7 @@
+use std::path::Path;
+
+use hongbao::paint::thousands;
+
 use super::args::IdleArgs;
 use super::{Field, finish, generator};
 use crate::LoadError;
@@ -9,8 +13,15 @@ use crate::swarm::plan::Plan;
 /// Holds sessions that only send their heartbeats. A latency is that of a Ping.
 pub fn idle(args: IdleArgs) -> Result<Verdict, LoadError> {
     let connect = &args.connect;
+    if let Some(pid) = args.pid
+        && !Path::new(&format!("/proc/{pid}")).exists()
+    {
+        return Err(LoadError::Usage(format!(
+            "--pid {pid}: there is no such process on this machine"
+        )));
+    }
     let field = Field::new(&connect.target, &connect.output)?;
-    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?)?;
+    let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?, args.length)?;
     let before = args.pid.map(memory_bytes);
     let connected = field.connect(&mut swarm, connect.sessions, connect.rate, connect.within)?;
     let ready = swarm.ready();
@@ -27,7 +38,12 @@ pub fn idle(args: IdleArgs) -> Result<Verdict, LoadError> {
     let plan = Plan::new(rate, args.length, std::time::Duration::ZERO, None);
     let tally = swarm.open_loop(plan, 1);
     let tally = tally.map_err(generator("hold the sessions"))?;
-    let title = format!("{ready} idle sessions");
+    let title = format!(
+        "{} idle sessions for {:.0} s, a heartbeat every {:.0} s",
+        thousands(ready as u64),
+        args.length.as_secs_f64(),
+        args.heartbeat.as_secs_f64()
+    );
     let mut record = Record::new("idle", &title, field.seed, tally);
     record.sessions = ready;
     record.failed = connected.failed;

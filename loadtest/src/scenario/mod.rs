@@ -23,23 +23,24 @@ mod sweep;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, SystemTime};
 
 use hongbao::client::admin::AdminClient;
+use hongbao::paint::thousands;
 use hongbao::rain::RainId;
 
 use crate::LoadError;
 use crate::limits::allow_descriptors;
 use crate::rains::{self, Order};
-use crate::record::{Record, Verdict};
+use crate::show::pace;
+use crate::sources::Sources;
 use crate::swarm::dialect::{Ask, Dialect, Gateway, Who};
-use crate::swarm::tally::{Slot, Tally};
+use crate::swarm::tally::Tally;
 use crate::swarm::{Ramp, Swarm};
 use crate::tokens::{Signer, read_text};
 use args::{AdminTarget, Output, Target};
-use hongbao::paint::{Paint, thousands};
 
 pub use connect::connect;
 pub use grabs::grabs;
@@ -50,8 +51,10 @@ pub use push::push;
 pub use settle::settle;
 pub use sweep::sweep;
 
-/// Charts have a point for each of these.
-const SLOT_MS: u64 = 1_000;
+pub use crate::output::finish;
+
+/// Somebody who looks on hears of a run once a second.
+const LINE_MS: u64 = 1_000;
 /// Descriptors beside those of the sessions.
 const SPARE_DESCRIPTORS: u64 = 200;
 
@@ -60,42 +63,41 @@ fn generator(doing: &'static str) -> impl Fn(io::Error) -> LoadError {
 }
 
 /// What the scenarios share: where the gateways are, and how to get in.
-struct Field {
-    gateways: Vec<SocketAddr>,
+pub struct Field {
+    pub gateways: Vec<SocketAddr>,
     target: Target,
-    seed: u64,
+    pub seed: u64,
     quiet: bool,
-    /// Begins all names of this run.
+    /// Begins the names of users and sessions: the same seed has the same people.
     prefix: String,
+    /// Begins the keys of what is made: the same seed on another day makes it anew.
+    key: String,
     /// A room that others share.
     room: Option<String>,
 }
 
 impl Field {
-    fn new(target: &Target, output: &Output) -> Result<Field, LoadError> {
+    pub fn new(target: &Target, output: &Output) -> Result<Field, LoadError> {
+        crate::output::prepare(output)?;
+        let gateways = gateways(target)?;
+        // Before anything is made: a secret that cannot be read is better said at once.
+        Signer::from_file(&target.token_secret_file, &target.token_kid)?;
         crate::interrupt::watch();
-        let mut gateways = vec![];
-        for text in &target.gateways {
-            let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
-            let fault = || format!("\"{text}\" is no gateway address (host:port)");
-            gateways.push(found.ok_or_else(|| LoadError::Usage(fault()))?);
-        }
-        // Small enough to be typed again.
-        let drawn = RandomState::new().hash_one(SystemTime::now()) % 1_000_000_000;
-        let seed = output.seed.unwrap_or(drawn);
+        let seed = output.seed.unwrap_or_else(drawn_seed);
         Ok(Field {
             gateways,
             target: target.clone(),
             seed,
             quiet: output.quiet,
-            // The same seed on another day is another run.
-            prefix: format!("l{seed}-{:x}-", hongbao::clock::now_ms() % 0x1000_0000),
+            prefix: format!("l{seed}-"),
+            key: format!("l{seed}-{:x}-", hongbao::clock::now_ms()),
             room: None,
         })
     }
 
     fn tell(&self, what: &str) {
         if !self.quiet {
+            pace::begin();
             eprintln!("  {what}");
         }
     }
@@ -108,10 +110,16 @@ impl Field {
         Ok(Gateway::new(self.signer()?, who, ask, &self.prefix))
     }
 
-    fn swarm<D: Dialect>(&self, dialect: D) -> Result<Swarm<D>, LoadError> {
+    /// For a run of about this length: a short one is cut finer, so that there is something to see in its charts.
+    fn swarm<D: Dialect>(&self, dialect: D, length: Duration) -> Result<Swarm<D>, LoadError> {
         let mut swarm = Swarm::new(dialect).map_err(generator("start the generator"))?;
-        let told = if self.quiet { nobody } else { progress };
-        swarm.with_series(SLOT_MS, 1, told);
+        let told = match self.quiet {
+            true => pace::nobody,
+            false => pace::line,
+        };
+        let slot_ms = slot_ms(length);
+        swarm.with_series(slot_ms, (LINE_MS / slot_ms) as usize, told);
+        swarm.with_sources(Sources::asked(self.target.source_addresses));
         Ok(swarm)
     }
 
@@ -160,19 +168,6 @@ impl Field {
         swarm.connect(ramp).map_err(generator("connect"))
     }
 
-    fn admin(&self, target: &AdminTarget) -> Result<AdminClient, LoadError> {
-        let key = match (&target.api_key_file, &target.api_key) {
-            (Some(file), _) => read_text(file)?,
-            (None, Some(key)) => key.clone(),
-            (None, None) => {
-                return Err(LoadError::Usage(
-                    "no admin API key: give --api-key-file or set HONGBAO_API_KEY".to_owned(),
-                ));
-            }
-        };
-        AdminClient::new(&target.admin, &key).map_err(|error| LoadError::Usage(error.to_string()))
-    }
-
     /// Loaded, not open.
     async fn ready_rain(
         &self,
@@ -181,7 +176,7 @@ impl Field {
         name: &str,
         packets: u32,
     ) -> Result<RainId, LoadError> {
-        let key = format!("{}{name}", self.prefix);
+        let key = format!("{}{name}", self.key);
         let order = Order {
             key: &key,
             room: &self.room(),
@@ -199,42 +194,61 @@ impl Field {
     }
 
     fn room(&self) -> String {
-        let own = || format!("{}room", self.prefix);
+        let own = || format!("{}room", self.key);
         self.room.clone().unwrap_or_else(own)
     }
 }
 
-fn nobody(_: &Slot) {}
-
-/// A line a second, on standard error.
-fn progress(slot: &Slot) {
-    eprintln!(
-        "  {:>5.0} s  planned {:>9}  answered {:>9}  p50 {:>8.2} ms  p99 {:>8.2} ms  max {:>8.2} ms  dropped {}  late {}",
-        slot.at_s + SLOT_MS as f64 / 1_000.0,
-        thousands(slot.planned),
-        thousands(slot.answered),
-        slot.p50_ms,
-        slot.p99_ms,
-        slot.max_ms,
-        thousands(slot.dropped),
-        thousands(slot.late),
-    );
+/// Small enough to be typed again.
+pub fn drawn_seed() -> u64 {
+    RandomState::new().hash_one(SystemTime::now()) % 1_000_000_000
 }
 
-/// Judges, writes what was asked for, prints the summary.
-fn finish(mut record: Record, output: &Output) -> Result<Verdict, LoadError> {
-    record.judge(&output.bounds);
-    record.write(
-        output.json.as_deref(),
-        output.csv.as_deref(),
-        output.html.as_deref(),
-        output.hdr.as_deref(),
-    )?;
-    let paint = Paint::for_terminal(io::stdout().is_terminal());
-    let mut stdout = io::stdout().lock();
-    let _ = stdout.write_all(record.summary(paint).as_bytes()); // a closed pipe is no reason to report anything else than the result
-    if crate::interrupt::is_set() {
-        return Err(LoadError::Interrupted);
+/// Slots of which a chart has some dozens at least.
+pub fn slot_ms(length: Duration) -> u64 {
+    match length.as_secs() {
+        0..=14 => 200,
+        15..=44 => 500,
+        _ => 1_000,
     }
-    Ok(record.verdict())
+}
+
+/// # Errors
+/// A name that has no address, or source addresses that cannot be chosen.
+pub fn gateways(target: &Target) -> Result<Vec<SocketAddr>, LoadError> {
+    let mut gateways = vec![];
+    for text in &target.gateways {
+        let mut found = text.to_socket_addrs().map_err(|error| {
+            LoadError::Usage(format!(
+                "--gateway \"{text}\" is no gateway address (host:port): {error}"
+            ))
+        })?;
+        let none = || LoadError::Usage(format!("--gateway \"{text}\" has no address"));
+        gateways.push(found.next().ok_or_else(none)?);
+    }
+    let elsewhere = gateways
+        .iter()
+        .find(|at| !(at.is_ipv4() && at.ip().is_loopback()));
+    match elsewhere {
+        Some(at) if target.source_addresses > 0 => Err(LoadError::Usage(format!(
+            "--source-addresses can be chosen only on loopback (127.0.0.0/8), and {at} is elsewhere"
+        ))),
+        _ => Ok(gateways),
+    }
+}
+
+/// # Errors
+/// No key, or an address that is none.
+pub fn admin_client(target: &AdminTarget) -> Result<AdminClient, LoadError> {
+    let key = match (&target.api_key_file, &target.api_key) {
+        (Some(file), _) => read_text(file)?,
+        (None, Some(key)) => key.clone(),
+        (None, None) => {
+            return Err(LoadError::Usage(
+                "no admin API key: give --api-key-file or set HONGBAO_API_KEY".to_owned(),
+            ));
+        }
+    };
+    AdminClient::new(&target.admin, &key)
+        .map_err(|error| LoadError::Usage(format!("--admin {}: {error}", target.admin)))
 }

@@ -1,9 +1,11 @@
 use std::time::Duration;
 
+use hongbao::paint::thousands;
+
 use super::args::PushArgs;
-use super::{Field, finish, generator};
+use super::{Field, admin_client, finish, generator};
 use crate::LoadError;
-use crate::record::{Latency, Record, Verdict, curve};
+use crate::record::{Record, Verdict};
 use crate::swarm::dialect::{Ask, Who};
 use crate::swarm::tally::Tally;
 
@@ -18,10 +20,10 @@ pub async fn push(args: PushArgs) -> Result<Verdict, LoadError> {
     let connect = &args.connect;
     let mut field = Field::new(&connect.target, &connect.output)?;
     field.room.clone_from(&args.room);
-    let admin = field.admin(&args.admin)?;
+    let admin = admin_client(&args.admin)?;
     let mut dialect = field.dialect(Who::Own, Ask::Ping)?;
     dialect.room = field.room();
-    let mut swarm = field.swarm(dialect)?;
+    let mut swarm = field.swarm(dialect, connect.within)?;
     let connected = field.connect(&mut swarm, connect.sessions, connect.rate, connect.within)?;
     let ready = swarm.ready();
     let mut all = Tally::new(0);
@@ -68,17 +70,18 @@ pub async fn push(args: PushArgs) -> Result<Verdict, LoadError> {
         }
     }
     let lags = std::mem::replace(&mut all.push_lags, crate::meter::histogram_us());
-    let title = format!("RainOpened to {ready} sessions, {} times", args.times);
-    let mut record = Record::new("push", &title, field.seed, all);
+    let title = format!(
+        "RainOpened to {} sessions, {} times",
+        thousands(ready as u64),
+        args.times
+    );
+    let mut record = Record::new("push", &title, field.seed, all).with_latencies(lags);
     record.sessions = ready;
     record.seconds = seconds;
     record.planned = ready as u64 * u64::from(args.times);
     record.answered = heard;
     record.per_second = heard as f64 / seconds.max(1e-9);
     record.failed = connected.failed;
-    record.latency_ms = Latency::of(&lags);
-    record.curve = curve(&lags);
-    record.histogram = lags;
     let (planned, wanted) = (record.planned, connect.sessions as usize);
     record.check("every session came up", ready == wanted, || {
         format!("{ready} of {wanted} did")

@@ -1,6 +1,8 @@
 //! What a person sees while it runs, on standard error: a small picture on a terminal, plain lines elsewhere, nothing when quiet. The summary
 //! goes to standard output.
 
+/// A line a second.
+pub mod pace;
 /// Packets falling.
 mod sky;
 
@@ -120,10 +122,6 @@ impl Show {
         }
         self.bar.finish_and_clear();
         self.print("");
-    }
-
-    pub fn paint_for_stdout(&self) -> Paint {
-        Paint::for_terminal(std::io::stdout().is_terminal())
     }
 
     /// What is under way from now on.

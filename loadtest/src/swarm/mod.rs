@@ -515,7 +515,8 @@ impl<D: Dialect> Swarm<D> {
     fn writable(&mut self, index: usize, step: &mut Step<'_>) {
         let connection = &mut self.connections[index];
         if connection.phase == Phase::Connecting {
-            if let Ok(Some(_)) | Err(_) = connection.stream.take_error() {
+            if let Ok(Some(error)) | Err(error) = connection.stream.take_error() {
+                step.tally.fault(error.to_string());
                 return self.lose(index, step);
             }
             if connection.stream.peer_addr().is_err() {
