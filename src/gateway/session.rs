@@ -6,13 +6,18 @@
 //! 2. the gateway closes it with a code (limit, sweep, drain): GoAway is written, what waits is flushed for a moment, the task ends;
 //! 3. the worker's runtime ends after a drain: the task is dropped with its socket.
 
+/// How it ends.
+mod ending;
+/// What it remembers.
+mod memory;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prost::Message as _;
 use tokio::io::Interest;
@@ -25,18 +30,15 @@ use super::limits::{Place, Verdict};
 use super::rains::Phase;
 use super::token::Credentials;
 use super::transport::Transport;
-use super::worker::{LINGER, Worker};
-use crate::clock::now_ms;
+use super::worker::Worker;
 use crate::metrics;
-use crate::rain::{Packet, RainId, UserId};
+use crate::rain::{RainId, UserId};
 use crate::wire::client_frame::Request;
 use crate::wire::frame::{self, FrameError};
 use crate::wire::input::Input;
 use crate::wire::server_frame::Message;
-use crate::wire::{ClientFrame, CloseCode, GoAway, Outcome, Pong, Refused, ServerFrame, Watching};
+use crate::wire::{ClientFrame, CloseCode, Outcome, Pong, Refused, ServerFrame, Watching};
 
-/// Rains whose outcome a session remembers; more are asked of Redis again.
-const REMEMBERED_RAINS: usize = 2;
 /// A Watch looks through all rains that are known.
 const WATCH_COST: u32 = 10;
 /// Bytes that a session reads before the others get their turn: some twenty frames of people, and never more than some hundred of those who
@@ -432,61 +434,6 @@ impl Session {
         }
     }
 
-    /// What this session knows of its user's outcome.
-    pub fn remembered(&self, rain: RainId) -> Option<Remembered> {
-        let memory = self.memory.borrow();
-        memory
-            .iter()
-            .find(|(known, _)| *known == rain)
-            .map(|(_, remembered)| *remembered)
-    }
-
-    pub fn remember_won(&self, rain: RainId, packet: Packet) {
-        self.remember(rain, Remembered::Won(packet));
-    }
-
-    pub fn remember_closed(&self, rain: RainId) {
-        self.remember(rain, Remembered::Closed);
-    }
-
-    pub fn remember_barred(&self, rain: RainId) {
-        self.remember(rain, Remembered::Barred);
-    }
-
-    pub fn remember_empty(&self, rain: RainId, epoch: u64) {
-        self.remember(rain, Remembered::Empty { epoch });
-    }
-
-    pub fn remember_sold_out(&self, rain: RainId, version: i64) {
-        self.remember(rain, Remembered::SoldOut { version });
-    }
-
-    fn remember(&self, rain: RainId, what: Remembered) {
-        // The next grab is for another user.
-        if self.edge().is_some() {
-            return;
-        }
-        // What is final is not replaced by an answer that comes late.
-        if matches!(
-            self.remembered(rain),
-            Some(Remembered::Won(_) | Remembered::Closed | Remembered::Barred)
-        ) {
-            return;
-        }
-        self.forget(rain);
-        let mut memory = self.memory.borrow_mut();
-        if memory.len() == REMEMBERED_RAINS {
-            memory.remove(0);
-        }
-        memory.reserve_exact(1);
-        memory.push((rain, what));
-    }
-
-    /// After an unknown outcome only what is final may answer the next tap.
-    pub fn forget(&self, rain: RainId) {
-        self.memory.borrow_mut().retain(|(known, _)| *known != rain);
-    }
-
     /// One more request is in flight.
     pub fn begun(&self, worker: &Worker) {
         self.in_flight.set(self.in_flight.get() + 1);
@@ -566,141 +513,6 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn refuse(
-        self: &Rc<Self>,
-        worker: &Worker,
-        request_id: u64,
-        code: CloseCode,
-        reason: String,
-    ) {
-        crate::metrics::get().closed(code);
-        tracing::debug!(
-            session = self.id,
-            code = code.as_str_name(),
-            reason,
-            "Hello refused"
-        );
-        self.send(
-            worker,
-            request_id,
-            Message::Refused(Refused {
-                code: code as i32,
-                reason,
-            }),
-        );
-        self.part(worker);
-    }
-
-    /// Tells the client why and ends the session when that is written.
-    pub fn close(self: &Rc<Self>, worker: &Worker, code: CloseCode, reason: &str) {
-        self.go_away(worker, code, reason, 0);
-    }
-
-    pub fn go_away(
-        self: &Rc<Self>,
-        worker: &Worker,
-        code: CloseCode,
-        reason: &str,
-        reconnect_after_ms: u32,
-    ) {
-        if self.closing.get().is_some() {
-            return;
-        }
-        crate::metrics::get().closed(code);
-        tracing::debug!(
-            session = self.id,
-            code = code.as_str_name(),
-            reason,
-            "session closed"
-        );
-        let message = GoAway {
-            code: code as i32,
-            reason: reason.to_owned(),
-            reconnect_after_ms,
-        };
-        self.send(worker, 0, Message::GoAway(message));
-        self.part(worker);
-    }
-
-    fn part(self: &Rc<Self>, worker: &Worker) {
-        self.closing.set(Some(Instant::now()));
-        worker.look_again(self);
-    }
-
-    /// In a drain the answers to what is in flight still go out.
-    fn finishing(&self, worker: &Worker) -> bool {
-        worker.draining() && self.in_flight.get() > 0 && self.user().is_some()
-    }
-
-    /// When to look at this session again if nothing happens.
-    pub(super) fn due(&self, worker: &Worker) -> Instant {
-        let settings = &worker.settings;
-        if let Some(since) = self.closing.get() {
-            let wait = if self.finishing(worker) {
-                settings.drain_timeout
-            } else {
-                LINGER
-            };
-            return since + wait;
-        }
-        let silent = match self.user() {
-            Some(_) => self.last_heard.get() + settings.idle_timeout,
-            None => self.connected + settings.hello_timeout,
-        };
-        let cut = (self.frame_begun.get()).map(|begun| begun + settings.frame_timeout);
-        let lapses = (self.credentials.borrow().as_ref()).map(|credentials| {
-            let left = worker
-                .tokens
-                .lapses_ms(credentials)
-                .saturating_sub(now_ms())
-                .max(0);
-            // Tokens may be valid for ever, and instants have an end.
-            Instant::now() + Duration::from_millis(left as u64).min(settings.idle_timeout)
-        });
-        [Some(silent), cut, lapses]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(silent)
-    }
-
-    /// Ends the session if its time is over in any way.
-    pub(super) fn end_if_overdue(
-        self: &Rc<Self>,
-        worker: &Worker,
-        now: Instant,
-        keys_changed: bool,
-    ) {
-        let settings = &worker.settings;
-        if self.closing.get().is_some() {
-            if self.due(worker) <= now {
-                self.abandon();
-            }
-            return;
-        }
-        let cut = self
-            .frame_begun
-            .get()
-            .is_some_and(|begun| begun + settings.frame_timeout <= now);
-        let why = match self.user() {
-            _ if cut => Some((
-                CloseCode::FrameTimeout,
-                "a frame that had begun did not end in time",
-            )),
-            None if self.connected + settings.hello_timeout <= now => {
-                Some((CloseCode::HelloExpected, "no Hello in time"))
-            }
-            Some(_) if self.last_heard.get() + settings.idle_timeout <= now => {
-                Some((CloseCode::Idle, "nothing heard for too long"))
-            }
-            None => None,
-            Some(_) => self.lapsed(worker, now_ms(), keys_changed),
-        };
-        if let Some((code, reason)) = why {
-            self.close(worker, code, reason);
-        }
-    }
-
     pub(super) fn hold_rate(&self, paid: Arc<AtomicU64>) {
         *self.user_paid.borrow_mut() = Some(paid);
     }
@@ -708,11 +520,5 @@ impl Session {
     /// What the session held of its user's rate.
     pub(super) fn give_back(&self) -> Option<(&UserId, Arc<AtomicU64>)> {
         Some((self.user.get()?, self.user_paid.take()?))
-    }
-
-    /// Ends the session at once.
-    pub fn abandon(&self) {
-        self.gone.set(true);
-        self.wake.notify_one();
     }
 }

@@ -261,7 +261,12 @@ async fn play(server: &Server, welcomed: bool, pieces: &[Vec<u8>]) -> Result<(),
 #[test]
 fn a_session_survives_or_is_told_whatever_it_is_sent() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let server = Server::start(&["gateway.sessions_per_user=1000"]);
+    // Rates have tests of their own; here all sessions are one user's.
+    let server = Server::start(&[
+        "gateway.sessions_per_user=1000",
+        "gateway.frames_per_second=10000000",
+        "gateway.user_frames_per_second=10000000",
+    ]);
     let before = server.resident_kib();
     let config = Config {
         cases: 400,
