@@ -129,10 +129,14 @@ impl Lane {
     }
 
     pub async fn run(&self, worker: &Worker) {
-        tokio::join!(
-            self.carry(worker, 1, &self.wake),
-            self.carry(worker, GRAB_BATCH_MAX, &self.full)
-        );
+        let carried = async |least, wake| {
+            // A panic between two batches must not leave those who wait without a lane.
+            while task::contained("lane", self.carry(worker, least, wake))
+                .await
+                .is_err()
+            {}
+        };
+        tokio::join!(carried(1, &self.wake), carried(GRAB_BATCH_MAX, &self.full));
     }
 
     /// Batches of at least so many grabs, one a bucket at a time.
@@ -149,11 +153,12 @@ impl Lane {
                 let carried = task::contained("lane", async {
                     let reply = self.send(worker, &batch).await;
                     self.answer(worker, &batch, reply);
+                    worker.flush_dirty();
                 });
                 if carried.await.is_err() {
                     self.answer_retry(worker, &batch);
+                    worker.flush_dirty();
                 }
-                worker.flush_dirty();
             });
             futures_util::future::join_all(calls).await;
         }
@@ -161,6 +166,7 @@ impl Lane {
 
     /// The first of what waits, at most one batch a bucket, where at least so many wait.
     fn take(&self, least: usize) -> Vec<Batch> {
+        crate::crash::bug("lane_take");
         let mut queues = self.queues.borrow_mut();
         let mut batches = Vec::with_capacity(queues.len());
         queues.retain(|_, queue| {
