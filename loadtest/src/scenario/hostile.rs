@@ -18,7 +18,7 @@ use crate::swarm::tally::Tally;
 use crate::swarm::{IN_FLIGHT_MAX, Swarm};
 
 /// Before the honest are measured with the others, all of those are at work.
-const GATHER: Duration = Duration::from_secs(2);
+const GATHER: Duration = Duration::from_secs(3);
 
 /// In turns alone and among hostile clients: the median of the honest sessions' p99 must not rise by more than it may.
 pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
@@ -93,8 +93,8 @@ impl Crowd {
             Some(program) => program.clone(),
             None => std::env::current_exe().map_err(&fault)?,
         };
-        let mut command = Command::new("nice");
-        command.args(["-n", "19"]).arg(this).arg("hostile");
+        let mut command = Command::new("chrt");
+        command.args(["--idle", "0"]).arg(this).arg("hostile");
         for gateway in &args.target.gateways {
             command.args(["--gateway", gateway]);
         }

@@ -102,6 +102,8 @@ struct Client {
 impl Client {
     /// Until it is aborted.
     async fn run(mut self) {
+        // A crowd, not a choir.
+        sleep(PAUSE.mul_f64(2.0 * self.chance())).await;
         loop {
             if let Ok(Ok(stream)) = timeout(CONNECT_MAX, self.connect()).await {
                 self.counts.connects.fetch_add(1, Relaxed);
@@ -109,8 +111,13 @@ impl Client {
                     self.counts.ended.fetch_add(1, Relaxed);
                 }
             }
-            sleep(PAUSE.mul_f64(0.5 + (self.random.next_u32() % 1_000) as f64 / 1_000.0)).await;
+            sleep(PAUSE.mul_f64(0.5 + self.chance())).await;
         }
+    }
+
+    /// From 0 to 1.
+    fn chance(&mut self) -> f64 {
+        f64::from(self.random.next_u32() % 1_000) / 1_000.0
     }
 
     async fn connect(&self) -> std::io::Result<TcpStream> {
