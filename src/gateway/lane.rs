@@ -119,6 +119,10 @@ impl Lane {
                 bucket,
                 waiting: VecDeque::new(),
             });
+        // What waits has not been sent yet, so what is known by now was known before: a queue that is never empty must not judge by an old record.
+        if rain.snapshot.version > queue.rain.snapshot.version {
+            queue.rain = rain.clone();
+        }
         queue.waiting.push_back(grab);
         if queue.waiting.len().is_multiple_of(GRAB_BATCH_MAX) {
             self.full.notify_one();
@@ -319,6 +323,8 @@ impl Lane {
             worker.tapped_early(&grab.session, rain);
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
+        // Answered, and once: whatever fails below, nobody is told RETRY as well.
+        grab.finish(worker);
         crate::trace::grab(&Grab {
             session: grab.session.id,
             request: grab.request_id,
@@ -339,7 +345,6 @@ impl Lane {
             );
             worker.await_credit(&grab.session, packet.id);
         }
-        grab.finish(worker);
     }
 }
 
