@@ -117,7 +117,7 @@ async fn an_edge_session_grabs_for_many_users_and_is_told_of_their_credits() {
     assert_eq!(phone.grab(rain.get()).await.packet_id, *packet);
 }
 
-/// A lane whose queue is never empty judged by the record of when it last was: it said MISSED for ever.
+/// However many wait, a lane judges by the newest record of the rain.
 #[tokio::test]
 async fn a_crowd_that_never_pauses_is_told_that_the_rain_is_sold_out() {
     let server = Server::start(&["store.managed_nodes=1"]);
