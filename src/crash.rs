@@ -73,6 +73,7 @@ pub const POINTS: &[&str] = &[
 pub const BUGS: &[&str] = &[
     "session",
     "lane",
+    "lane_take",
     "worker",
     "risk",
     "risk_desk",

@@ -596,6 +596,16 @@ async fn a_panic_in_a_lane_costs_its_grabs_a_repeat_and_the_lane_goes_on() {
 }
 
 #[tokio::test]
+async fn a_panic_between_two_batches_leaves_nobody_without_a_lane() {
+    let server = Server::start_with_bug(&["store.managed_nodes=1"], "lane_take:1");
+    let rain = server.open_rain(10, 1_000).await;
+    let mut anna = Raw::user(&server, "anna").await;
+    assert_eq!(anna.grab(rain.get()).await.outcome(), Outcome::Won);
+    assert_eq!(panics(&server, "lane").await, 1.0);
+    assert!(server.stop().await.success(), "nothing is left in flight");
+}
+
+#[tokio::test]
 async fn a_panic_between_two_sessions_of_a_worker_ends_neither() {
     let server = Server::start_with_bug(&["store.managed_nodes=1"], "worker:1");
     let mut anna = Raw::user(&server, "anna").await;

@@ -119,6 +119,10 @@ impl Lane {
                 bucket,
                 waiting: VecDeque::new(),
             });
+        // What waits has not been sent yet, so what is known by now was known before: a queue that is never empty must not judge by an old record.
+        if rain.snapshot.version > queue.rain.snapshot.version {
+            queue.rain = rain.clone();
+        }
         queue.waiting.push_back(grab);
         if queue.waiting.len().is_multiple_of(GRAB_BATCH_MAX) {
             self.full.notify_one();
@@ -129,10 +133,14 @@ impl Lane {
     }
 
     pub async fn run(&self, worker: &Worker) {
-        tokio::join!(
-            self.carry(worker, 1, &self.wake),
-            self.carry(worker, GRAB_BATCH_MAX, &self.full)
-        );
+        let carried = async |least, wake| {
+            // A panic between two batches must not leave those who wait without a lane.
+            while task::contained("lane", self.carry(worker, least, wake))
+                .await
+                .is_err()
+            {}
+        };
+        tokio::join!(carried(1, &self.wake), carried(GRAB_BATCH_MAX, &self.full));
     }
 
     /// Batches of at least so many grabs, one a bucket at a time.
@@ -149,11 +157,12 @@ impl Lane {
                 let carried = task::contained("lane", async {
                     let reply = self.send(worker, &batch).await;
                     self.answer(worker, &batch, reply);
+                    worker.flush_dirty();
                 });
                 if carried.await.is_err() {
                     self.answer_retry(worker, &batch);
+                    worker.flush_dirty();
                 }
-                worker.flush_dirty();
             });
             futures_util::future::join_all(calls).await;
         }
@@ -161,6 +170,7 @@ impl Lane {
 
     /// The first of what waits, at most one batch a bucket, where at least so many wait.
     fn take(&self, least: usize) -> Vec<Batch> {
+        crate::crash::bug("lane_take");
         let mut queues = self.queues.borrow_mut();
         let mut batches = Vec::with_capacity(queues.len());
         queues.retain(|_, queue| {
@@ -313,6 +323,8 @@ impl Lane {
             worker.tapped_early(&grab.session, rain);
         }
         worker.reply_grab(&grab.session, grab.request_id, id, outcome, packet);
+        // Answered, and once: whatever fails below, nobody is told RETRY as well.
+        grab.finish(worker);
         crate::trace::grab(&Grab {
             session: grab.session.id,
             request: grab.request_id,
@@ -333,7 +345,6 @@ impl Lane {
             );
             worker.await_credit(&grab.session, packet.id);
         }
-        grab.finish(worker);
     }
 }
 

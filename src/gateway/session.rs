@@ -239,10 +239,11 @@ impl Session {
                 self.last_heard.set(Instant::now());
                 self.feed(worker, &buffer[..n]);
                 self.frame_cut(worker);
-                if n < room {
+                let more = n == room || self.transport.may_hold_more();
+                if !more {
                     self.transport.is_drained();
                 }
-                Ok(n == room && self.closing.get().is_none())
+                Ok(more && self.closing.get().is_none())
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
@@ -266,6 +267,9 @@ impl Session {
         });
         if ended {
             self.frame_begun.set(None);
+        } else if self.closing.get().is_none() && self.one_more(worker) == Verdict::FarOver {
+            // A frame in a hundred pieces, or records of TLS, costs as much as a hundred frames.
+            self.leave_us(worker);
         }
     }
 

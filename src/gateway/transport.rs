@@ -49,6 +49,11 @@ impl Transport {
         }
     }
 
+    /// Whether what was read may have left something behind that no event of the socket will tell of.
+    pub fn may_hold_more(&self) -> bool {
+        matches!(self, Transport::Tls(_))
+    }
+
     /// The last read left room in its buffer, so the plain socket was empty: it is asked again after the kernel's next word, and not only to hear
     /// `WouldBlock`. The end of the stream stays marked. Only where the runtime that polls the socket is on this very thread: elsewhere news that
     /// came since the read would be lost.

@@ -12,11 +12,11 @@ use hongbao::wire::inbox_message::Contents;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{CloseCode, Grab, GrabResult, Inbox, InboxMessage, Outcome, Ping};
 
-use crate::support::eventually;
 use crate::support::proxy::{Cut, Proxy};
 use crate::support::redis::Redis;
 use crate::support::server::{Server, new_rain};
 use crate::support::wire::Raw;
+use crate::support::{PATIENCE, eventually};
 
 async fn edge_client(server: &Server) -> (Client, hongbao::client::Events) {
     let settings = Settings::for_edge(vec![server.gateway().to_string()]);
@@ -115,6 +115,44 @@ async fn an_edge_session_grabs_for_many_users_and_is_told_of_their_credits() {
     // It is the same user who comes with a phone.
     let mut phone = Raw::user(&server, user).await;
     assert_eq!(phone.grab(rain.get()).await.packet_id, *packet);
+}
+
+/// However many wait, a lane judges by the newest record of the rain.
+#[tokio::test]
+async fn a_crowd_that_never_pauses_is_told_that_the_rain_is_sold_out() {
+    let server = Server::start(&["store.managed_nodes=1"]);
+    let one_bucket = NewRain {
+        buckets: Some(1),
+        ..new_rain(10, 1_000)
+    };
+    let rain = server.ready(&one_bucket).await;
+    server.admin().open_rain(rain).await.unwrap();
+    let rain = rain.get();
+    let mut edge = Raw::edge(&server, "edge-1").await;
+    let mut next = 0;
+    let mut ask = async |edge: &mut Raw| {
+        next += 1;
+        let grab = Grab {
+            rain_id: rain,
+            user: format!("user-{next}"),
+            ..Grab::default()
+        };
+        edge.send(Request::Grab(grab)).await;
+    };
+    for _ in 0..2_000 {
+        ask(&mut edge).await;
+    }
+    let sold_out = async {
+        loop {
+            match edge.receive().await.unwrap().message.unwrap() {
+                Message::GrabResult(result) if result.outcome() == Outcome::SoldOut => return,
+                Message::GrabResult(_) => ask(&mut edge).await,
+                _ => {}
+            }
+        }
+    };
+    let told = tokio::time::timeout(PATIENCE, sold_out).await;
+    told.expect("the rain is sold out, and nobody is told");
 }
 
 /// Batches of one bucket follow one another, and only what may still grow waits.

@@ -18,7 +18,7 @@ use crate::swarm::tally::Tally;
 use crate::swarm::{IN_FLIGHT_MAX, Swarm};
 
 /// Before the honest are measured with the others, all of those are at work.
-const GATHER: Duration = Duration::from_secs(2);
+const GATHER: Duration = Duration::from_secs(3);
 
 /// In turns alone and among hostile clients: the median of the honest sessions' p99 must not rise by more than it may.
 pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
@@ -43,7 +43,11 @@ pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
         all.ended += score.ended;
         all.bytes += score.bytes;
     }
-    let lost: u64 = alone.iter().chain(&among).map(|tally| tally.lost).sum();
+    let rounds = || alone.iter().chain(&among);
+    let lost: u64 = rounds().map(|tally| tally.lost).sum();
+    let unheard: u64 = rounds().map(|tally| tally.unanswered + tally.dropped).sum();
+    let each_answered = rounds().all(|tally| tally.answered > 0) && unheard == 0;
+    let came = all.connects >= u64::from(args.hostile()) * u64::from(args.rounds);
     let before = median(&mut alone).quantile_ms(0.99);
     let among = median(&mut among);
     let after = among.quantile_ms(0.99);
@@ -62,6 +66,12 @@ pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
     let most = args.factor_max;
     record.check("the honest hardly notice", after <= before * most, || {
         format!("p99 went from {before:.2} ms to {after:.2} ms, more than {most} times as much")
+    });
+    record.check("every honest request was answered", each_answered, || {
+        format!("{unheard} were not")
+    });
+    record.check("the hostile were there", came, || {
+        format!("only {} connections of theirs came up", all.connects)
     });
     record.check("no honest session was lost", lost == 0, || {
         format!("{lost} were")
@@ -93,8 +103,8 @@ impl Crowd {
             Some(program) => program.clone(),
             None => std::env::current_exe().map_err(&fault)?,
         };
-        let mut command = Command::new("nice");
-        command.args(["-n", "19"]).arg(this).arg("hostile");
+        let mut command = Command::new("chrt");
+        command.args(["--idle", "0"]).arg(this).arg("hostile");
         for gateway in &args.target.gateways {
             command.args(["--gateway", gateway]);
         }

@@ -21,8 +21,12 @@ use crate::LoadError;
 
 /// Between two bytes of a slow loris.
 const DRIP: Duration = Duration::from_millis(500);
+/// What a slow reader asks between two drips: 80 Pings a second, below the default limit.
+const UNREAD: u64 = 40;
+/// What its kernel takes for it, bytes: the rest is the gateway's to keep, or to drop.
+const ROOM: u32 = 4_096;
 /// Between two attacks of one client: enough that a thousand of them are a nuisance, and bounded.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_secs(1);
 /// One connection may take so long.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// They come from addresses of their own, so that limits by address hit them and not the honest: 127.1.0.1 and up.
@@ -102,6 +106,8 @@ struct Client {
 impl Client {
     /// Until it is aborted.
     async fn run(mut self) {
+        // A crowd, not a choir.
+        sleep(PAUSE.mul_f64(self.chance())).await;
         loop {
             if let Ok(Ok(stream)) = timeout(CONNECT_MAX, self.connect()).await {
                 self.counts.connects.fetch_add(1, Relaxed);
@@ -109,8 +115,13 @@ impl Client {
                     self.counts.ended.fetch_add(1, Relaxed);
                 }
             }
-            sleep(PAUSE.mul_f64(0.5 + (self.random.next_u32() % 1_000) as f64 / 1_000.0)).await;
+            sleep(PAUSE.mul_f64(0.5 + self.chance())).await;
         }
+    }
+
+    /// From 0 to 1.
+    fn chance(&mut self) -> f64 {
+        f64::from(self.random.next_u32() % 1_000) / 1_000.0
     }
 
     async fn connect(&self) -> std::io::Result<TcpStream> {
@@ -121,6 +132,9 @@ impl Client {
         let address = 1 + self.number / PER_ADDRESS;
         let source = Ipv4Addr::new(127, 1, (address >> 8) as u8, address as u8);
         socket.bind(SocketAddr::new(IpAddr::V4(source), 0))?;
+        if self.malice == Malice::SlowReader {
+            socket.set_recv_buffer_size(ROOM)?;
+        }
         socket.connect(self.gateway).await
     }
 
@@ -146,20 +160,16 @@ impl Client {
                     protocol: hongbao::client::PROTOCOL,
                     last_message_id: 0,
                 });
-                let mut bytes = one(1, hello);
-                for id in 2..200 {
-                    bytes.extend(one(id, Request::Ping(Ping {})));
-                }
-                // Never reads: sooner or later both sides' buffers are full, or the gateway has had enough.
+                self.send(&mut stream, &one(1, hello)).await?;
+                // Never reads, and asks no faster than a gateway lets people ask.
                 loop {
-                    let sent = timeout(DRIP, self.send(&mut stream, &bytes)).await;
-                    if let Ok(sent) = sent {
+                    let asked: Vec<u8> = (0..UNREAD)
+                        .flat_map(|id| one(2 + id, Request::Ping(Ping {})))
+                        .collect();
+                    if let Ok(sent) = timeout(DRIP, self.send(&mut stream, &asked)).await {
                         sent?;
-                        bytes = (2..200)
-                            .flat_map(|id| one(id, Request::Ping(Ping {})))
-                            .collect();
                     }
-                    sleep(DRIP / 5).await;
+                    sleep(DRIP).await;
                 }
             }
             Malice::Garbage => {

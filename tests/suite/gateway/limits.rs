@@ -203,6 +203,23 @@ async fn the_silent_and_the_idle_are_counted() {
     assert_eq!(closed(&server, CloseCode::Idle).await, 1.0);
 }
 
+/// Each piece wakes the gateway: a frame of four thousand pieces was one frame to the limits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_in_many_pieces_is_paid_for_piece_by_piece() {
+    let server = Server::start(&["gateway.frames_per_second=20"]);
+    let mut drop_by_drop = Raw::user(&server, "anna").await;
+    drop_by_drop.bytes(&[0, 0, 0x10, 0]).await;
+    for _ in 0..4_000 {
+        // Pieces that are read together count as one, so more are sent than are allowed.
+        if !drop_by_drop.try_bytes(&[7]).await {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(drop_by_drop.gone().await.0, CloseCode::TooManyRequests);
+    others_are_served(&server).await;
+}
+
 #[tokio::test]
 async fn frames_beyond_the_rate_are_refused_by_kind_and_then_the_session_is_closed() {
     let server = Server::start(&["gateway.frames_per_second=20"]);
