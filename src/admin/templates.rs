@@ -142,9 +142,9 @@ pub async fn create_rain(
     IdempotencyKey(key): IdempotencyKey,
     body: Result<Json<Map<String, Value>>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Rain>), Problem> {
-    let Json(overrides) = body?;
+    let overrides = Value::Object(body?.0);
     let template = admin.ledger.template(&name).await?;
-    let new = laid_over(&template.rain, &Value::Object(overrides))?;
+    let new = of_now(laid_over(&template.rain, &overrides)?, &overrides);
     let rain = rains::make_asked(&admin, new, &key).await?;
     Ok((StatusCode::CREATED, Json(rain.into())))
 }
@@ -159,6 +159,15 @@ pub fn laid_over(template: &Value, overrides: &Value) -> Result<NewRain, Problem
         };
     }
     serde_json::from_value(Value::Object(rain)).map_err(|error| Problem::bad(error.to_string()))
+}
+
+/// A template says how long before its opening a rain is announced. A rain that an operator will open has no such moment; whoever asks for one of this rain is
+/// told so.
+fn of_now(mut new: NewRain, overrides: &Value) -> NewRain {
+    if new.opens_at_ms.is_none() && overrides.get("announce_ms").is_none() {
+        new.announce_ms = None;
+    }
+    new
 }
 
 /// Refuses a template from which no rain could be made today, whoever pays.
@@ -178,7 +187,7 @@ async fn check(admin: &Admin, rain: &Value) -> Result<(), Problem> {
 mod tests {
     use serde_json::json;
 
-    use super::laid_over;
+    use super::{laid_over, of_now};
     use crate::rain::Cents;
 
     #[test]
@@ -194,5 +203,19 @@ mod tests {
         assert_eq!((rain.total_cents, rain.packets), (Cents(500), 10));
         assert_eq!((rain.max_cents, rain.opens_at_ms), (None, Some(7)));
         assert!(laid_over(&template, &json!({"packetz": 5})).is_err());
+    }
+
+    #[test]
+    fn a_templates_announcement_is_of_rains_with_an_opening() {
+        let template = json!({"room": "quiz", "rule": "even", "total_cents": 100, "packets": 10, "announce_ms": 30_000});
+        for (overrides, wanted) in [
+            (json!({}), None),
+            (json!({"opens_at_ms": 7}), Some(30_000)),
+            // It was asked for of this very rain, so it is refused and not forgotten.
+            (json!({"announce_ms": 5}), Some(5)),
+        ] {
+            let new = of_now(laid_over(&template, &overrides).unwrap(), &overrides);
+            assert_eq!(new.announce_ms, wanted, "{overrides}");
+        }
     }
 }

@@ -73,21 +73,21 @@ pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<E
                 .dead_letters(rain, reason.as_deref(), cursor.as_deref(), limit)
                 .await?;
             if server.json {
-                println!("{}", serde_json::to_string_pretty(&page)?);
+                say!("{}", serde_json::to_string_pretty(&page)?);
             } else {
                 list_letters(&page.dead_letters);
                 page.unreadable
                     .iter()
-                    .for_each(|text| println!("unreadable: {text}"));
+                    .for_each(|text| say!("unreadable: {text}"));
                 page.next_cursor
                     .iter()
-                    .for_each(|next| println!("more with --cursor {next}"));
+                    .for_each(|next| say!("more with --cursor {next}"));
             }
         }
         DeadCommand::Show { packet, server } => {
             let letter = server.connect(settings)?.dead_letter(packet).await?;
             if server.json {
-                println!("{}", serde_json::to_string_pretty(&letter)?);
+                say!("{}", serde_json::to_string_pretty(&letter)?);
             } else {
                 list_letters(std::slice::from_ref(&letter));
             }
@@ -104,9 +104,9 @@ pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<E
                 .requeue(packet, rain, reason.as_deref())
                 .await?;
             if server.json {
-                println!("{}", serde_json::json!({ "requeued": requeued }));
+                say!("{}", serde_json::json!({ "requeued": requeued }));
             } else {
-                println!("{requeued} requeued");
+                say!("{requeued} requeued");
             }
         }
         DeadCommand::Discard {
@@ -116,9 +116,9 @@ pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<E
         } => {
             let discarded = server.connect(settings)?.discard(packet, &reason).await?;
             if server.json {
-                println!("{}", serde_json::to_string_pretty(&discarded)?);
+                say!("{}", serde_json::to_string_pretty(&discarded)?);
             } else {
-                println!("packet {packet}, {}: {}", discarded.cents, discarded.detail);
+                say!("packet {packet}, {}: {}", discarded.cents, discarded.detail);
             }
         }
     }
@@ -126,15 +126,19 @@ pub async fn dead(settings: &Settings, command: DeadCommand) -> anyhow::Result<E
 }
 
 fn list_letters(letters: &[DeadLetter]) {
-    println!(
+    say!(
         "{:>20}  {:>12}  {:<20}  {:>8}  REASON",
-        "PACKET", "AMOUNT", "USER", "ATTEMPTS"
+        "PACKET",
+        "AMOUNT",
+        "USER",
+        "ATTEMPTS"
     );
     for letter in letters {
         let (packet, cents, user) = (letter.packet_id, letter.cents, &letter.user);
-        println!(
+        say!(
             "{packet:>20}  {cents:>12}  {user:<20}  {:>8}  {}",
-            letter.attempts, letter.reason
+            letter.attempts,
+            letter.reason
         );
     }
 }

@@ -10,7 +10,7 @@ use hongbao::store::admission::Verdict;
 pub async fn doctor(settings: Settings, json: bool) -> anyhow::Result<ExitCode> {
     let findings = doctor::examine(&settings).await;
     if json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        say!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
         findings
             .iter()
@@ -28,11 +28,13 @@ fn print(finding: &Finding, all: &[Finding]) {
         Verdict::NoStart | Verdict::Refused => "BAD",
     };
     let check = &finding.check;
-    println!(
+    say!(
         "{word:<7}  {:<at$}  {:<what$}  {}",
-        finding.at, check.what, check.found
+        finding.at,
+        check.what,
+        check.found
     );
     if !check.advice.is_empty() {
-        println!("{:<7}  {:<at$}  {:<what$}  → {}", "", "", "", check.advice);
+        say!("{:<7}  {:<at$}  {:<what$}  → {}", "", "", "", check.advice);
     }
 }

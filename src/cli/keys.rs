@@ -10,6 +10,7 @@ use hongbao::client::admin::{AdminClient, Key, LogLine, NewKey};
 use hongbao::clock::now_ms;
 use hongbao::config::Settings;
 
+use super::moment::utc;
 use super::remote::ServerFlags;
 
 /// Lines asked for at once.
@@ -19,6 +20,12 @@ const PAGE: u32 = 500;
 pub enum KeysCommand {
     /// All keys, those that are revoked too
     List {
+        #[command(flatten)]
+        server: ServerFlags,
+    },
+    /// One key: what it may do, until when, when it was last used
+    Show {
+        id: String,
         #[command(flatten)]
         server: ServerFlags,
     },
@@ -68,7 +75,7 @@ pub struct LogFlags {
 }
 
 fn print_json(answer: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(answer)?);
+    say!("{}", serde_json::to_string_pretty(answer)?);
     Ok(())
 }
 
@@ -80,6 +87,14 @@ pub async fn keys(settings: &Settings, command: KeysCommand) -> anyhow::Result<E
                 print_json(&keys)?;
             } else {
                 list_keys(&keys);
+            }
+        }
+        KeysCommand::Show { id, server } => {
+            let key = server.connect(settings)?.key(&id).await?;
+            if server.json {
+                print_json(&key)?;
+            } else {
+                show_key(&key);
             }
         }
         KeysCommand::Create {
@@ -100,7 +115,7 @@ pub async fn keys(settings: &Settings, command: KeysCommand) -> anyhow::Result<E
             if server.json {
                 print_json(&issued)?;
             } else {
-                println!("{}", issued.credential);
+                say!("{}", issued.credential);
             }
         }
         KeysCommand::Rotate {
@@ -116,7 +131,7 @@ pub async fn keys(settings: &Settings, command: KeysCommand) -> anyhow::Result<E
             if server.json {
                 print_json(&issued)?;
             } else {
-                println!("{}", issued.credential);
+                say!("{}", issued.credential);
             }
         }
         KeysCommand::Revoke { id, server } => {
@@ -124,7 +139,7 @@ pub async fn keys(settings: &Settings, command: KeysCommand) -> anyhow::Result<E
             if server.json {
                 print_json(&key)?;
             } else {
-                println!("{id} is revoked");
+                say!("{id} is revoked");
             }
         }
     }
@@ -145,21 +160,44 @@ async fn all_keys(admin: &AdminClient) -> anyhow::Result<Vec<Key>> {
 }
 
 fn list_keys(keys: &[Key]) {
-    println!(
-        "{:<17}  {:<8}  {:<24}  {:>13}  NAME",
-        "KEY", "STATE", "ROLES", "LAST USED MS"
+    say!(
+        "{:<17}  {:<8}  {:<24}  {:<24}  NAME",
+        "KEY",
+        "STATE",
+        "ROLES",
+        "LAST USED"
     );
     for key in keys {
         let roles: Vec<&str> = key.roles.iter().map(|role| role.as_str()).collect();
-        let used = key.last_used_at_ms.map(|at| at.to_string());
-        println!(
-            "{:<17}  {:<8}  {:<24}  {:>13}  {}",
+        let used = key.last_used_at_ms.map(utc);
+        say!(
+            "{:<17}  {:<8}  {:<24}  {:<24}  {}",
             key.id,
             key.state,
             roles.join(","),
             used.as_deref().unwrap_or("never"),
             key.name
         );
+    }
+}
+
+fn show_key(key: &Key) {
+    let moment = |at: Option<i64>, none: &str| at.map_or_else(|| none.to_owned(), utc);
+    let roles: Vec<&str> = key.roles.iter().map(|role| role.as_str()).collect();
+    say!("key         {}", key.id);
+    say!("name        {}", key.name);
+    say!("state       {}", key.state);
+    say!("roles       {}", roles.join(", "));
+    say!("may         {}", key.permissions.join(", "));
+    say!("generation  {}", key.generation);
+    say!("made        {}", utc(key.created_at_ms));
+    say!("last used   {}", moment(key.last_used_at_ms, "never"));
+    say!("good until  {}", moment(key.expires_at_ms, "it is revoked"));
+    if let Some(at) = key.revoked_at_ms {
+        say!("revoked     {}", utc(at));
+    }
+    if let Some(at) = key.old_secret_until_ms {
+        say!("old secret  good until {}", utc(at));
     }
 }
 
@@ -183,9 +221,14 @@ pub async fn log(settings: &Settings, flags: LogFlags) -> anyhow::Result<ExitCod
     }
     for line in lines {
         let who = format!("{} ({})", line.caller, line.caller_name);
-        println!(
+        say!(
             "{}  {:<32}  {:<22}  {:<24}  {} {}",
-            line.at_ms, who, line.operation, line.target, line.status, line.outcome
+            utc(line.at_ms),
+            who,
+            line.operation,
+            line.target,
+            line.status,
+            line.outcome
         );
     }
     Ok(ExitCode::SUCCESS)

@@ -6,13 +6,16 @@ use std::process::ExitCode;
 use clap::{Command, ValueEnum};
 use clap_complete::Shell;
 
+use super::out;
+
 /// Shown by `--help` and in the man page.
 pub const EXIT_CODES: &str = "Exit codes:
   0    done; of audit: balanced; of rain watch: the rain is over
   1    failed or refused, and the reason is on standard error; of audit: unbalanced; of repair: wins that could not be restored;
-       of doctor: the program would not start; of nodes: one does not answer; of winners: the list broke off;
+       of doctor: the program would not start; of nodes, pipeline: one does not answer; of winners: the list broke off;
        of serve: a second signal came before the end
-  2    wrong use, or wrong settings: every fault is named";
+  2    wrong use, or wrong settings: every fault is named
+  141  whoever read the output has closed it";
 
 /// Shells with completions.
 #[derive(Clone, Copy, ValueEnum)]
@@ -30,7 +33,8 @@ pub fn completions(mut command: Command, shell: ShellName) -> anyhow::Result<Exi
     };
     let mut text = vec![];
     clap_complete::generate(shell, &mut command, "hongbao", &mut text);
-    print(&text)
+    out::piece(&text);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One page: the program, then every command with its flags.
@@ -46,7 +50,8 @@ pub fn man(mut command: Command) -> anyhow::Result<ExitCode> {
     of_commands(&command, "hongbao", &mut text)?;
     page.render_extra_section(&mut text)?;
     page.render_version_section(&mut text)?;
-    print(&text)
+    out::piece(&text);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Of each command that does something: its name, what it does, its flags.
@@ -72,12 +77,4 @@ fn of_commands(command: &Command, path: &str, text: &mut Vec<u8>) -> std::io::Re
         page.render_options_section(text)?;
     }
     Ok(())
-}
-
-/// A reader that has seen enough is no fault.
-fn print(text: &[u8]) -> anyhow::Result<ExitCode> {
-    match std::io::stdout().write_all(text) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        Ok(()) | Err(_) => Ok(ExitCode::SUCCESS),
-    }
 }

@@ -2,6 +2,12 @@
 //!
 //! Its exit codes stand in [`manual::EXIT_CODES`].
 
+/// Lines on standard output.
+#[macro_use]
+mod out;
+
+/// Sponsors, deposits, balances, statements.
+mod accounts;
 /// Claims that wait for a person.
 mod dead;
 /// A whole rain, shown.
@@ -12,13 +18,17 @@ mod doctor;
 mod keys;
 /// Completions and the man page.
 mod manual;
+/// When something happens, for people.
+mod moment;
 /// Ledger and nodes as the server sees them.
 mod nodes;
+/// How claims flow.
+mod pipeline;
 /// What a rain would be.
 mod preview;
 /// Rains: create, show, top up, close and the rest.
 mod rains;
-/// Accounts, audits, repairs, dead letters; how every command finds its server.
+/// Audits, repairs; how every command finds its server.
 mod remote;
 /// Rains by name, and when they open.
 mod schedules;
@@ -72,7 +82,7 @@ enum Command {
         #[arg(long, value_delimiter = ',')]
         roles: Vec<String>,
     },
-    /// Preview, create, list, show, watch, open, top up and close rains
+    /// Preview, create, list, show, watch, announce, open, pause, resume, top up and close rains
     #[command(subcommand)]
     Rain(rains::RainCommand),
     /// Rains by name: create, update, list, show and delete them, create rains from them
@@ -81,9 +91,9 @@ enum Command {
     /// Templates with opening times: their rains are created ahead of each
     #[command(subcommand)]
     Schedule(schedules::ScheduleCommand),
-    /// Sponsors' accounts and deposits
+    /// Sponsors' deposits, balances and statements
     #[command(subcommand)]
-    Account(remote::AccountCommand),
+    Account(accounts::AccountCommand),
     /// Claims that wait for a person: list, show, requeue, discard
     #[command(subcommand)]
     Dead(dead::DeadCommand),
@@ -114,6 +124,8 @@ enum Command {
     Winners(winners::WinnersFlags),
     /// Ledger and nodes as the server sees them: whether they answer and how fast, slots, memory
     Nodes(nodes::NodesFlags),
+    /// How claims flow: how many wait, are leased or dead, how fast credits go, which buckets are suspect
+    Pipeline(pipeline::PipelineFlags),
     /// Look at nodes, ledger and machine, and say what is wrong and what to do
     Doctor {
         /// As JSON
@@ -160,9 +172,9 @@ pub fn run() -> ExitCode {
         } => with_settings(&cli.settings, None, |settings| {
             let token = token_of(&settings, &user, lifetime, edge)?;
             if json {
-                println!("{}", serde_json::json!({ "token": token }));
+                say!("{}", serde_json::json!({ "token": token }));
             } else {
-                println!("{token}");
+                say!("{token}");
             }
             Ok(ExitCode::SUCCESS)
         }),
@@ -176,7 +188,7 @@ pub fn run() -> ExitCode {
             in_runtime(schedules::schedule(&settings, command))
         }),
         Command::Account(command) => with_settings(&cli.settings, None, |settings| {
-            in_runtime(remote::account(&settings, command))
+            in_runtime(accounts::account(&settings, command))
         }),
         Command::Keys(command) => with_settings(&cli.settings, None, |settings| {
             in_runtime(keys::keys(&settings, command))
@@ -198,6 +210,9 @@ pub fn run() -> ExitCode {
         }),
         Command::Nodes(flags) => with_settings(&cli.settings, None, |settings| {
             in_runtime(nodes::nodes(&settings, flags))
+        }),
+        Command::Pipeline(flags) => with_settings(&cli.settings, None, |settings| {
+            in_runtime(pipeline::pipeline(&settings, flags))
         }),
         Command::Doctor { json } => with_settings(&cli.settings, None, |settings| {
             in_runtime(doctor::doctor(settings, json))
@@ -259,9 +274,9 @@ fn check_config(flags: &SettingsFlags, json: bool) -> anyhow::Result<ExitCode> {
     match read_settings(flags, None) {
         Ok((_, shown)) => {
             if json {
-                println!("{}", serde_json::to_string_pretty(&shown)?);
+                say!("{}", serde_json::to_string_pretty(&shown)?);
             } else {
-                shown.iter().for_each(|line| println!("{line}"));
+                shown.iter().for_each(|line| say!("{line}"));
             }
             Ok(ExitCode::SUCCESS)
         }

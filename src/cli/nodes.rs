@@ -18,7 +18,7 @@ pub struct NodesFlags {
 pub async fn nodes(settings: &Settings, flags: NodesFlags) -> anyhow::Result<ExitCode> {
     let seen = flags.server.connect(settings)?.nodes().await?;
     if flags.server.json {
-        println!("{}", serde_json::to_string_pretty(&seen)?);
+        say!("{}", serde_json::to_string_pretty(&seen)?);
     } else {
         print(&seen);
     }
@@ -31,17 +31,17 @@ fn print(seen: &NodesSeen) {
     let width = names.max().unwrap_or_default().max("ledger".len());
     let ledger = &seen.ledger;
     match &ledger.problem {
-        None => println!("{:<width$}  up    {}", "ledger", ms(ledger.latency_seconds)),
-        Some(problem) => println!("{:<width$}  DOWN  {problem}", "ledger"),
+        None => say!("{:<width$}  up    {}", "ledger", ms(ledger.latency_seconds)),
+        Some(problem) => say!("{:<width$}  DOWN  {problem}", "ledger"),
     }
     for node in &seen.nodes {
-        println!("{:<width$}  {}", node.name, line(node));
+        say!("{:<width$}  {}", node.name, line(node));
         for check in &node.checks {
-            println!("{:<width$}  → {}", "", check.advice);
+            say!("{:<width$}  → {}", "", check.advice);
         }
     }
     if seen.slots_without_owner > 0 {
-        println!("{} slots have no node", seen.slots_without_owner);
+        say!("{} slots have no node", seen.slots_without_owner);
     }
 }
 

@@ -79,9 +79,9 @@ pub async fn preview(settings: &Settings, flags: PreviewFlags) -> anyhow::Result
     let server = flags.server.connect(settings)?;
     let preview = server.preview(&flags.split.rain()).await?;
     if flags.server.json {
-        println!("{}", serde_json::to_string_pretty(&preview)?);
+        say!("{}", serde_json::to_string_pretty(&preview)?);
     } else {
-        println!("{}", drawn(&preview));
+        say!("{}", drawn(&preview));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -124,7 +124,7 @@ fn drawn(preview: &Preview) -> String {
 
 pub fn show_rehearsal(rehearsal: &Rehearsal, json: bool) -> anyhow::Result<()> {
     if json {
-        println!("{}", serde_json::to_string_pretty(rehearsal)?);
+        say!("{}", serde_json::to_string_pretty(rehearsal)?);
         return Ok(());
     }
     let text = |name: &str| {
@@ -135,23 +135,23 @@ pub fn show_rehearsal(rehearsal: &Rehearsal, json: bool) -> anyhow::Result<()> {
     };
     match rehearsal.existing {
         Some(rain) => {
-            println!("dry run   rain {rain} was made by this key: it would be the answer")
+            say!("dry run   rain {rain} was made by this key: it would be the answer")
         }
-        None => println!("dry run   the rain would be created; nothing was stored"),
+        None => say!("dry run   the rain would be created; nothing was stored"),
     }
-    println!("room      {}", text("room"));
+    say!("room      {}", text("room"));
     let total = rehearsal.rain["total_cents"].as_i64().map(Cents);
-    println!(
+    say!(
         "packets   {} worth {}",
         text("packets"),
         total.unwrap_or_default()
     );
-    println!(
+    say!(
         "buckets   {}, durability {}",
         text("buckets"),
         text("durability")
     );
-    println!(
+    say!(
         "sponsor   {} has {}, and {} after it",
         text("sponsor"),
         rehearsal.sponsor_balance_cents,

@@ -9,6 +9,7 @@ use hongbao::config::Settings;
 use hongbao::rain::split::{Rule, Tier};
 use hongbao::rain::{Cents, Durability, RainId};
 
+use super::moment::utc;
 use super::preview::{self, PreviewFlags, SplitFlags};
 use super::remote::ServerFlags;
 use super::watch::{self, WatchFlags};
@@ -41,6 +42,18 @@ pub enum RainCommand {
     },
     /// Open it now
     Open {
+        rain: RainId,
+        #[command(flatten)]
+        server: ServerFlags,
+    },
+    /// Give nothing until it is resumed
+    Pause {
+        rain: RainId,
+        #[command(flatten)]
+        server: ServerFlags,
+    },
+    /// Go on after a pause
+    Resume {
         rain: RainId,
         #[command(flatten)]
         server: ServerFlags,
@@ -172,7 +185,7 @@ pub async fn rain(settings: &Settings, command: RainCommand) -> anyhow::Result<E
         RainCommand::List { server } => {
             let rains = server.connect(settings)?.rains().await?;
             if server.json {
-                println!("{}", serde_json::to_string_pretty(&rains)?);
+                say!("{}", serde_json::to_string_pretty(&rains)?);
             } else {
                 list_rains(&rains);
             }
@@ -188,14 +201,22 @@ pub async fn rain(settings: &Settings, command: RainCommand) -> anyhow::Result<E
             &server.connect(settings)?.open_rain(rain).await?,
             server.json,
         )?,
+        RainCommand::Pause { rain, server } => show_rain(
+            &server.connect(settings)?.pause_rain(rain).await?,
+            server.json,
+        )?,
+        RainCommand::Resume { rain, server } => show_rain(
+            &server.connect(settings)?.resume_rain(rain).await?,
+            server.json,
+        )?,
         RainCommand::TopUp(flags) => {
             let (rain, json) = (flags.rain, flags.server.json);
             let server = flags.server.connect(settings)?;
             let done = server.top_up_rain(rain, &new_top_up(flags)).await?;
             if json {
-                println!("{}", serde_json::to_string_pretty(&done)?);
+                say!("{}", serde_json::to_string_pretty(&done)?);
             } else {
-                println!("top-up    {}", done.top_up);
+                say!("top-up    {}", done.top_up);
                 show_rain(&done.rain, false)?;
             }
         }
@@ -250,9 +271,13 @@ impl RainFlags {
 }
 
 fn list_rains(rains: &[Rain]) {
-    println!(
+    say!(
         "{:>10}  {:<9}  {:>10}  {:>16}  {:<16}  TITLE",
-        "RAIN", "STATE", "PACKETS", "TOTAL", "ROOM"
+        "RAIN",
+        "STATE",
+        "PACKETS",
+        "TOTAL",
+        "ROOM"
     );
     for rain in rains {
         let packets = rain
@@ -263,53 +288,60 @@ fn list_rains(rains: &[Rain]) {
             .total_cents
             .map(|total| total.to_string())
             .unwrap_or_default();
-        println!(
+        say!(
             "{:>10}  {:<9}  {packets:>10}  {total:>16}  {:<16}  {}",
-            rain.id, rain.state, rain.room, rain.title
+            rain.id,
+            rain.state,
+            rain.room,
+            rain.title
         );
     }
 }
 
 pub fn show_rain(rain: &Rain, json: bool) -> anyhow::Result<()> {
     if json {
-        println!("{}", serde_json::to_string_pretty(rain)?);
+        say!("{}", serde_json::to_string_pretty(rain)?);
         return Ok(());
     }
-    let ms = |at: Option<i64>, unknown: &str| {
-        at.map_or_else(|| unknown.to_owned(), |at| format!("{at} ms"))
-    };
-    println!("rain      {}", rain.id);
-    println!("state     {}", rain.state);
-    println!("room      {}", rain.room);
-    println!(
+    let moment = |at: Option<i64>, unknown: &str| at.map_or_else(|| unknown.to_owned(), utc);
+    say!("rain      {}", rain.id);
+    say!("state     {}", rain.state);
+    say!("room      {}", rain.room);
+    say!(
         "packets   {} worth {}",
         rain.packets.unwrap_or_default(),
         rain.total_cents.unwrap_or_default()
     );
     for top_up in &rain.top_ups {
         let on_its_way = if top_up.loaded { "" } else { ", being loaded" };
-        println!(
+        say!(
             "          of them {} worth {} by top-up {}{on_its_way}",
-            top_up.packets, top_up.total_cents, top_up.number
+            top_up.packets,
+            top_up.total_cents,
+            top_up.number
         );
     }
-    println!(
+    say!(
         "opens     {}",
-        ms(rain.opens_at_ms, "when an operator says")
+        moment(rain.opens_at_ms, "when an operator says")
     );
-    println!(
+    say!(
         "closes    {}",
-        ms(rain.closes_at_ms, "its duration after the opening")
+        moment(rain.closes_at_ms, "its duration after the opening")
     );
     if let Some(live) = &rain.live {
-        println!("pool      {} packets", live.pool);
-        println!(
+        say!("pool      {} packets", live.pool);
+        say!(
             "claims    {} waiting, {} leased, {} retrying, {} dead",
-            live.claims_waiting, live.leased, live.retrying, live.dead
+            live.claims_waiting,
+            live.leased,
+            live.retrying,
+            live.dead
         );
-        println!(
+        say!(
             "credited  {} packets worth {}",
-            live.credited_count, live.credited_cents
+            live.credited_count,
+            live.credited_cents
         );
     }
     Ok(())

@@ -1,15 +1,15 @@
-//! Accounts, audits, repairs, dead letters; and how every command finds its server.
+//! Audits, repairs; and how every command finds its server.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::Args;
 
 use hongbao::client::admin::AdminClient;
 use hongbao::config::Settings;
-use hongbao::rain::{Cents, RainId};
+use hongbao::rain::RainId;
 use hongbao::serve::Addresses;
 
 /// Which server, and with what key. Without flags: the one that runs on the data directory, with the key it made.
@@ -27,33 +27,6 @@ pub struct ServerFlags {
     /// Move money without asking: for scripts
     #[arg(long)]
     yes: bool,
-}
-
-#[derive(Subcommand)]
-pub enum AccountCommand {
-    /// Open a sponsor's account
-    Create {
-        sponsor: String,
-        #[command(flatten)]
-        server: ServerFlags,
-    },
-    /// Record money that a sponsor has paid in
-    Deposit {
-        sponsor: String,
-        /// Like 10000.00
-        amount: Cents,
-        /// Your own name for this deposit, like a bank reference: the same key deposits once
-        #[arg(long)]
-        key: String,
-        #[command(flatten)]
-        server: ServerFlags,
-    },
-    /// Balance of deposits, sponsor:<name>, escrow:<rain> or user:<user>
-    Show {
-        account: String,
-        #[command(flatten)]
-        server: ServerFlags,
-    },
 }
 
 impl ServerFlags {
@@ -108,34 +81,6 @@ fn running_admin(settings: &Settings) -> anyhow::Result<String> {
     Ok(format!("http://{address}"))
 }
 
-pub async fn account(settings: &Settings, command: AccountCommand) -> anyhow::Result<ExitCode> {
-    let (account, json) = match command {
-        AccountCommand::Create { sponsor, server } => (
-            server.connect(settings)?.create_sponsor(&sponsor).await?,
-            server.json,
-        ),
-        AccountCommand::Deposit {
-            sponsor,
-            amount,
-            key,
-            server,
-        } => {
-            let admin = server.connect(settings)?;
-            (admin.deposit(&sponsor, amount, &key).await?, server.json)
-        }
-        AccountCommand::Show { account, server } => (
-            server.connect(settings)?.account(&account).await?,
-            server.json,
-        ),
-    };
-    if json {
-        println!("{}", serde_json::to_string_pretty(&account)?);
-    } else {
-        println!("{}  {}", account.name, account.balance_cents);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Exit code 0 if it balances, 1 if not.
 pub async fn audit(
     settings: &Settings,
@@ -144,17 +89,18 @@ pub async fn audit(
 ) -> anyhow::Result<ExitCode> {
     let audit = flags.connect(settings)?.audit(rain).await?;
     if flags.json {
-        println!("{}", serde_json::to_string_pretty(&audit)?);
+        say!("{}", serde_json::to_string_pretty(&audit)?);
     } else {
-        println!("funded    {:>16}", audit.funded_cents);
-        println!("pool      {:>16}", audit.pool_cents);
-        println!("claims    {:>16}", audit.claims_cents);
-        println!(
+        say!("funded    {:>16}", audit.funded_cents);
+        say!("pool      {:>16}", audit.pool_cents);
+        say!("claims    {:>16}", audit.claims_cents);
+        say!(
             "credited  {:>16}  in {} credits",
-            audit.credited_cents, audit.credited_count
+            audit.credited_cents,
+            audit.credited_count
         );
-        println!("refunded  {:>16}", audit.refunded_cents);
-        println!("in motion {:>13} claims", audit.in_motion);
+        say!("refunded  {:>16}", audit.refunded_cents);
+        say!("in motion {:>13} claims", audit.in_motion);
         for difference in &audit.differences {
             let packet = difference
                 .packet_id
@@ -169,12 +115,13 @@ pub async fn audit(
                 .cents
                 .map(|cents| format!(" {cents}"))
                 .unwrap_or_default();
-            println!(
+            say!(
                 "{}{packet}{user}{cents}: {}",
-                difference.kind, difference.detail
+                difference.kind,
+                difference.detail
             );
         }
-        println!(
+        say!(
             "audit: {}",
             if audit.balanced {
                 "balanced"
@@ -199,29 +146,29 @@ pub async fn repair(
 ) -> anyhow::Result<ExitCode> {
     let repair = flags.connect(settings)?.repair(rain, all).await?;
     if flags.json {
-        println!("{}", serde_json::to_string_pretty(&repair)?);
+        say!("{}", serde_json::to_string_pretty(&repair)?);
     } else if let Some(repair) = &repair {
-        println!("buckets           {:?}", repair.buckets);
-        println!("wins restored     {}", repair.wins_restored);
-        println!(
+        say!("buckets           {:?}", repair.buckets);
+        say!("wins restored     {}", repair.wins_restored);
+        say!(
             "packets removed   {} (won, yet in a pool)",
             repair.packets_removed
         );
-        println!(
+        say!(
             "packets returned  {} (were nowhere)",
             repair.packets_returned
         );
-        println!("not restored      {}", repair.not_restored_total);
+        say!("not restored      {}", repair.not_restored_total);
         for win in &repair.not_restored {
-            println!(
+            say!(
                 "packet {} of user {}: {}",
-                win.packet_id, win.user, win.reason
+                win.packet_id,
+                win.user,
+                win.reason
             );
         }
     } else {
-        println!(
-            "nothing to repair: every bucket is held by the process that loaded or repaired it"
-        );
+        say!("nothing to repair: every bucket is held by the process that loaded or repaired it");
     }
     let whole = repair.is_none_or(|repair| repair.not_restored_total == 0);
     Ok(ExitCode::from(u8::from(!whole)))

@@ -9,6 +9,7 @@ use hongbao::client::schedules::{NewSchedule, Schedule, Template};
 use hongbao::config::Settings;
 use hongbao::rain::{Clock, TimeOfDay, Times, UtcOffset, Weekday, Weekly};
 
+use super::moment::utc;
 use super::rains::{RainFlags, show_rain};
 use super::remote::ServerFlags;
 
@@ -23,12 +24,13 @@ pub enum TemplateCommand {
         #[command(flatten)]
         server: ServerFlags,
     },
+    /// One template as it was recorded, as JSON
     Show {
         name: String,
         #[command(flatten)]
         server: ServerFlags,
     },
-    /// Refused while a schedule uses it
+    /// Forget it; refused while a schedule uses it
     Delete {
         name: String,
         #[command(flatten)]
@@ -169,14 +171,14 @@ pub async fn template(settings: &Settings, command: TemplateCommand) -> anyhow::
         }
         TemplateCommand::Show { name, server } => {
             let template = server.connect(settings)?.template(&name).await?;
-            println!("{}", serde_json::to_string_pretty(&template)?);
+            say!("{}", serde_json::to_string_pretty(&template)?);
         }
         TemplateCommand::Delete { name, server } => {
             server.connect(settings)?.delete_template(&name).await?;
             if server.json {
-                println!("{}", json!({ "deleted": name }));
+                say!("{}", json!({ "deleted": name }));
             } else {
-                println!("template {name} is deleted");
+                say!("template {name} is deleted");
             }
         }
         TemplateCommand::Rain {
@@ -195,11 +197,11 @@ pub async fn template(settings: &Settings, command: TemplateCommand) -> anyhow::
 
 fn show_templates(templates: &[Template], json: bool) -> anyhow::Result<()> {
     if json {
-        println!("{}", serde_json::to_string_pretty(templates)?);
+        say!("{}", serde_json::to_string_pretty(templates)?);
         return Ok(());
     }
     for template in templates {
-        println!("{:<24}  {}", template.name, template.rain);
+        say!("{:<24}  {}", template.name, template.rain);
     }
     Ok(())
 }
@@ -213,7 +215,7 @@ pub async fn schedule(settings: &Settings, command: ScheduleCommand) -> anyhow::
         ScheduleCommand::List { server } => {
             let schedules = server.connect(settings)?.schedules().await?;
             if server.json {
-                println!("{}", serde_json::to_string_pretty(&schedules)?);
+                say!("{}", serde_json::to_string_pretty(&schedules)?);
             } else {
                 schedules.iter().try_for_each(show)?;
             }
@@ -229,7 +231,7 @@ pub async fn schedule(settings: &Settings, command: ScheduleCommand) -> anyhow::
         }
     };
     if json {
-        println!("{}", serde_json::to_string_pretty(&schedule)?);
+        say!("{}", serde_json::to_string_pretty(&schedule)?);
     } else {
         show(&schedule)?;
     }
@@ -238,15 +240,16 @@ pub async fn schedule(settings: &Settings, command: ScheduleCommand) -> anyhow::
 
 fn show(schedule: &Schedule) -> anyhow::Result<()> {
     let ended = if schedule.ended { ", ended" } else { "" };
-    println!("schedule  {}{ended}", schedule.id);
-    println!(
+    say!("schedule  {}{ended}", schedule.id);
+    say!(
         "template  {} with {}",
-        schedule.template, schedule.overrides
+        schedule.template,
+        schedule.overrides
     );
-    println!("times     {}", serde_json::to_string(&schedule.times)?);
-    println!("ahead     {} ms", schedule.ahead_ms);
+    say!("times     {}", serde_json::to_string(&schedule.times)?);
+    say!("ahead     {} ms", schedule.ahead_ms);
     for at in &schedule.next_openings_ms {
-        println!("next      {at} ms");
+        say!("next      {}", utc(*at));
     }
     for opening in &schedule.openings {
         let rain = opening.rain_id.map(|rain| format!(" rain {rain}"));
@@ -254,9 +257,9 @@ fn show(schedule: &Schedule) -> anyhow::Result<()> {
             .problem
             .as_ref()
             .map(|problem| format!(": {problem}"));
-        println!(
-            "opening   {} ms {}{}{}",
-            opening.opens_at_ms,
+        say!(
+            "opening   {} {}{}{}",
+            utc(opening.opens_at_ms),
             opening.state,
             rain.unwrap_or_default(),
             why.unwrap_or_default()

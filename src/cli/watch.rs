@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use hongbao::config::Settings;
 use hongbao::paint::{self, Paint, bar, sparkline, thousands};
 use hongbao::rain::{RainId, State};
 
+use super::out;
 use super::remote::ServerFlags;
 
 /// Width of the bar and of the line of rates.
@@ -50,8 +51,7 @@ pub async fn watch(settings: &Settings, flags: WatchFlags) -> anyhow::Result<Exi
     loop {
         let lost = match look_on(&server, &mut view, &mut away_since).await {
             Ok(()) => return Ok(ExitCode::SUCCESS),
-            Err(Stop::Output(error)) => return Err(error.into()),
-            Err(Stop::Lost(error)) => error,
+            Err(error) => error,
         };
         let since = *away_since.get_or_insert_with(Instant::now);
         if !lost.may_pass() || since.elapsed() > AWAY_MAX {
@@ -61,34 +61,28 @@ pub async fn watch(settings: &Settings, flags: WatchFlags) -> anyhow::Result<Exi
     }
 }
 
-/// Why a stream was left before the rain was over.
-enum Stop {
-    Lost(AdminError),
-    Output(std::io::Error),
-}
-
 /// Shows one stream, until the rain is over.
 async fn look_on(
     server: &AdminClient,
     view: &mut View,
     away_since: &mut Option<Instant>,
-) -> Result<(), Stop> {
-    let mut stream = server.live(view.rain).await.map_err(Stop::Lost)?;
-    while let Some(event) = stream.next().await.map_err(Stop::Lost)? {
+) -> Result<(), AdminError> {
+    let mut stream = server.live(view.rain).await?;
+    while let Some(event) = stream.next().await? {
         *away_since = None;
         match event {
             LiveEvent::Numbers { numbers, json } => {
-                view.show(&numbers, &json).map_err(Stop::Output)?;
+                view.show(&numbers, &json);
             }
             LiveEvent::Problem(detail) => eprintln!("hongbao: {detail}"),
             LiveEvent::End(reason) if reason == "draining" => break,
             LiveEvent::End(_) => return Ok(()),
         }
     }
-    Err(Stop::Lost(AdminError::Unreachable {
+    Err(AdminError::Unreachable {
         url: format!("/v1/rains/{}/live", view.rain),
         reason: "the server has stopped".into(),
-    }))
+    })
 }
 
 enum Way {
@@ -108,26 +102,25 @@ struct View {
 }
 
 impl View {
-    fn show(&mut self, numbers: &LiveNumbers, json: &str) -> std::io::Result<()> {
+    fn show(&mut self, numbers: &LiveNumbers, json: &str) {
         self.rates.push_back(numbers.wins_per_second);
         if self.rates.len() > WIDTH {
             self.rates.pop_front();
         }
-        let mut out = std::io::stdout().lock();
         match self.way {
-            Way::Json => writeln!(out, "{json}")?,
-            Way::Lines => writeln!(out, "{}", line(numbers))?,
+            Way::Json => say!("{json}"),
+            Way::Lines => say!("{}", line(numbers)),
             Way::Block => {
                 let block = self.block(numbers);
                 let lines = block.lines().count();
-                if self.lines_drawn > 0 {
-                    write!(out, "\x1b[{}A\x1b[J", self.lines_drawn)?;
-                }
-                write!(out, "{block}")?;
+                let over = match self.lines_drawn {
+                    0 => String::new(),
+                    drawn => format!("\x1b[{drawn}A\x1b[J"),
+                };
+                out::piece(format!("{over}{block}").as_bytes());
                 self.lines_drawn = lines;
             }
         }
-        out.flush()
     }
 
     fn block(&self, numbers: &LiveNumbers) -> String {

@@ -10,6 +10,7 @@ use hongbao::client::admin::{AdminClient, Delivery, DeliveryDetail, NewWebhook, 
 use hongbao::config::Settings;
 use hongbao::ledger::{DeliveryState, EventKind};
 
+use super::moment::utc;
 use super::remote::ServerFlags;
 
 /// Deliveries asked for at once.
@@ -186,9 +187,9 @@ pub async fn webhooks(settings: &Settings, command: WebhooksCommand) -> anyhow::
 /// As text, or as JSON if that is wanted.
 fn show(server: &ServerFlags, answer: &impl Serialize, text: String) -> anyhow::Result<ExitCode> {
     if server.json {
-        println!("{}", serde_json::to_string_pretty(answer)?);
+        say!("{}", serde_json::to_string_pretty(answer)?);
     } else if !text.is_empty() {
-        println!("{text}");
+        say!("{text}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -284,7 +285,7 @@ fn in_full(detail: &DeliveryDetail) -> String {
         text += &format!(
             "\n  try {} at {} took {} ms: {} {}",
             attempt.number,
-            attempt.at_ms,
+            utc(attempt.at_ms),
             attempt.took_ms,
             status.as_deref().unwrap_or("no answer"),
             attempt.error.as_deref().unwrap_or_default()

@@ -1,6 +1,5 @@
 //! `hongbao winners`: the whole list, as it arrives.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,6 +8,7 @@ use hongbao::client::rains::ListFormat;
 use hongbao::config::Settings;
 use hongbao::rain::RainId;
 
+use super::out;
 use super::remote::ServerFlags;
 
 #[derive(Args)]
@@ -33,10 +33,8 @@ pub async fn winners(settings: &Settings, flags: WinnersFlags) -> anyhow::Result
     };
     let server = flags.server.connect(settings)?;
     let mut list = server.list_of_winners(flags.rain, format).await?;
-    let mut out = std::io::stdout();
     while let Some(piece) = list.next().await? {
-        out.write_all(&piece)?;
+        out::piece(&piece);
     }
-    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -42,6 +42,30 @@ pub struct Report {
     pub not_restored: Vec<NotRestored>,
 }
 
+impl Report {
+    /// Nothing was lost: the node had been stopped and started in good order.
+    fn is_empty(&self) -> bool {
+        let found = [
+            self.wins_restored,
+            self.packets_removed,
+            self.packets_returned,
+        ];
+        found.iter().all(|count| *count == 0) && self.not_restored_total == 0
+    }
+
+    /// In the log: a person looks at what was lost, and at nothing else.
+    fn tell(&self, rain: &Rain, again: bool) {
+        if self.is_empty() {
+            tracing::info!(rain = %rain.id, buckets = ?self.buckets, again, "compared with the ledger: nothing was lost");
+            return;
+        }
+        tracing::error!(
+            rain = %rain.id, buckets = ?self.buckets, wins_restored = self.wins_restored, packets_removed = self.packets_removed,
+            packets_returned = self.packets_returned, not_restored = self.not_restored_total, again, "repaired"
+        );
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotRestored {
     pub user: UserId,
@@ -145,10 +169,7 @@ impl Steward {
         }
         crate::crash::point("repair.done");
         // What was changed at some of them stands, and is told, even if others have to be looked at again.
-        tracing::error!(
-            rain = %rain.id, buckets = ?report.buckets, wins_restored = report.wins_restored, packets_removed = report.packets_removed,
-            packets_returned = report.packets_returned, not_restored = report.not_restored_total, again = changed, "repaired"
-        );
+        report.tell(rain, changed);
         if report.not_restored_total > 0 {
             let packets: Vec<PacketId> = report
                 .not_restored
@@ -184,7 +205,8 @@ impl Steward {
             Some(known) if known.held_by == held_by => known.since,
             _ => {
                 let numbers: Vec<usize> = held_by.iter().map(|(number, _)| *number).collect();
-                tracing::error!(
+                // Not yet an error: what was lost, if anything, the comparison will say.
+                tracing::warn!(
                     rain = %rain.id, buckets = ?numbers,
                     "a node has come back as another process, or empty; nothing is given there until it is compared with the ledger"
                 );

@@ -10,6 +10,8 @@ mod admin;
 mod balance;
 /// What stands between a script and a packet.
 mod bots;
+/// The command line: all that the API does, output that nobody reads, what people read.
+mod commands;
 /// What moves money is asked for twice.
 mod confirm;
 /// What operators see in a browser.

@@ -2,6 +2,8 @@
 //!
 //! Every request is signed, and every write has an idempotency key, so that it may be sent again: see `proto/admin.md`.
 
+/// Sponsors, deposits, balances, statements.
+mod accounts;
 /// Signed, sent, sent again.
 mod send;
 /// What goes in and comes out.
@@ -16,7 +18,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::admin::signing::Credential;
-use crate::rain::{Cents, PacketId, RainId};
+use crate::rain::{PacketId, RainId};
+pub use accounts::*;
 pub(super) use send::chain;
 pub use shapes::*;
 pub use webhooks::*;
@@ -28,8 +31,12 @@ const LONG_CALL: Duration = Duration::from_secs(180);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    #[error("\"{0}\" is no address of an admin API: write it like http://127.0.0.1:7080")]
+    #[error("\"{0}\" is no address of an admin API: write it like http://127.0.0.1:7701")]
     Address(String),
+    #[error(
+        "{0}: TLS is not spoken here; go through ssh (ssh -L 7701:127.0.0.1:7701 SERVER) and write http://127.0.0.1:7701"
+    )]
+    Tls(String),
     #[error("the admin API at {url} cannot be reached: {reason}")]
     Unreachable { url: String, reason: String },
     /// The API refused, and says why (problem+json).
@@ -62,7 +69,7 @@ impl AdminError {
         match self {
             AdminError::Unreachable { .. } => true,
             AdminError::Problem { status, .. } => matches!(status, 429 | 502 | 503 | 504),
-            AdminError::Address(_) => false,
+            AdminError::Address(_) | AdminError::Tls(_) => false,
             AdminError::Unconfirmed { .. } | AdminError::Unreadable { .. } => false,
         }
     }
@@ -84,13 +91,16 @@ pub struct AdminClient {
 }
 
 impl AdminClient {
-    /// `base_url` like `http://127.0.0.1:7080`; `api_key` is a key's `<id>.<secret>`, or the text of the server's API key file.
+    /// `base_url` like `http://127.0.0.1:7701`; `api_key` is a key's `<id>.<secret>`, or the text of the server's API key file.
     ///
     /// # Errors
-    /// [`AdminError::Address`], also for https, which this client does not speak; whether somebody answers there is found out by the first call.
+    /// [`AdminError::Address`], and [`AdminError::Tls`] for https, which this client does not speak; whether somebody answers there is found out by the first call.
     pub fn new(base_url: &str, api_key: &str) -> Result<AdminClient, AdminError> {
         let fault = || AdminError::Address(base_url.to_owned());
         let base = Url::parse(base_url).map_err(|_| fault())?;
+        if base.scheme() == "https" {
+            return Err(AdminError::Tls(base_url.to_owned()));
+        }
         if base.scheme() != "http" || !base.has_host() {
             return Err(fault());
         }
@@ -115,29 +125,6 @@ impl AdminClient {
     pub fn asking(mut self, ask: fn(&str) -> bool) -> AdminClient {
         self.ask = ask;
         self
-    }
-
-    /// Makes the account `sponsor:<sponsor>`, or finds it.
-    pub async fn create_sponsor(&self, sponsor: &str) -> Result<Account, AdminError> {
-        self.post(&["accounts"], json!({ "sponsor": sponsor }))
-            .await
-    }
-
-    /// Moves `cents` from outside onto a sponsor's account. The same `key` deposits once, however often it is sent.
-    pub async fn deposit(
-        &self,
-        sponsor: &str,
-        cents: Cents,
-        key: &str,
-    ) -> Result<Account, AdminError> {
-        let path = ["accounts", sponsor, "deposits"];
-        self.write(&path, json!({ "cents": cents }), Some(key), CALL)
-            .await
-    }
-
-    /// By full name: `sponsor:demo`, `user:anna`, `escrow:7`.
-    pub async fn account(&self, name: &str) -> Result<Account, AdminError> {
-        self.get(&["accounts", name], &[]).await
     }
 
     pub async fn create_rain(&self, rain: &NewRain) -> Result<Rain, AdminError> {
@@ -172,6 +159,18 @@ impl AdminClient {
 
     pub async fn open_rain(&self, id: RainId) -> Result<Rain, AdminError> {
         self.post(&["rains", &id.to_string(), "open"], json!({}))
+            .await
+    }
+
+    /// Gives nothing until it is resumed.
+    pub async fn pause_rain(&self, id: RainId) -> Result<Rain, AdminError> {
+        self.post(&["rains", &id.to_string(), "pause"], json!({}))
+            .await
+    }
+
+    /// Goes on after a pause.
+    pub async fn resume_rain(&self, id: RainId) -> Result<Rain, AdminError> {
+        self.post(&["rains", &id.to_string(), "resume"], json!({}))
             .await
     }
 
@@ -292,6 +291,10 @@ impl AdminClient {
         self.get(&["keys"], query.as_slice()).await
     }
 
+    pub async fn key(&self, id: &str) -> Result<Key, AdminError> {
+        self.get(&["keys", id], &[]).await
+    }
+
     /// `name` is this request's own name: the same one makes one key. `None`: one is made up.
     pub async fn create_key(
         &self,
@@ -313,6 +316,11 @@ impl AdminClient {
 
     pub async fn revoke_key(&self, id: &str) -> Result<Key, AdminError> {
         self.post(&["keys", id, "revoke"], json!({})).await
+    }
+
+    /// How claims flow, as the process that answers saw it within the last second or so.
+    pub async fn pipeline(&self) -> Result<PipelineSeen, AdminError> {
+        self.get(&["pipeline"], &[]).await
     }
 
     /// Ledger and nodes as the server sees them.
@@ -341,7 +349,7 @@ mod tests {
     use super::send::problem;
     use super::*;
     use crate::rain::split::{Rule, Tier};
-    use crate::rain::{Durability, State};
+    use crate::rain::{Cents, Durability, State};
 
     fn client(base: &str) -> AdminClient {
         AdminClient::new(base, "key\n").unwrap()
@@ -349,11 +357,11 @@ mod tests {
 
     #[test]
     fn names_in_a_path_are_encoded() {
-        let url = client("http://127.0.0.1:7080/")
+        let url = client("http://127.0.0.1:7701/")
             .url(&["accounts", "user:a/b ?"], &[("limit", "3".to_owned())]);
         assert_eq!(
             url.as_str(),
-            "http://127.0.0.1:7080/v1/accounts/user:a%2Fb%20%3F?limit=3"
+            "http://127.0.0.1:7701/v1/accounts/user:a%2Fb%20%3F?limit=3"
         );
         let url = client("http://admin.example/hongbao").url(&["rains"], &[]);
         assert_eq!(url.as_str(), "http://admin.example/hongbao/v1/rains");

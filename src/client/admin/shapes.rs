@@ -59,13 +59,6 @@ pub struct NewTopUp {
     pub key: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Account {
-    /// Like `sponsor:demo`.
-    pub name: String,
-    pub balance_cents: Cents,
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rain {
     pub id: RainId,
@@ -319,6 +312,42 @@ pub struct LogPage {
     pub log: Vec<LogLine>,
     #[serde(default)]
     pub next_cursor: Option<String>,
+}
+
+/// How claims flow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PipelineSeen {
+    pub claims_waiting: u64,
+    pub leased: u64,
+    pub retrying: u64,
+    pub dead: u64,
+    pub oldest_seconds: f64,
+    pub credits_per_second: f64,
+    /// Those that are not over.
+    pub rains: Vec<RainSeen>,
+    /// Buckets in which nothing is given until they have been compared with the ledger.
+    pub suspects: Vec<SuspectSeen>,
+    /// Who did not answer: the numbers of these nodes are missing.
+    pub problems: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RainSeen {
+    pub rain_id: RainId,
+    pub state: State,
+    pub pool: u64,
+    pub winners: u64,
+    pub claims_waiting: u64,
+    pub leased: u64,
+    pub retrying: u64,
+    pub dead: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuspectSeen {
+    pub rain_id: RainId,
+    pub bucket: usize,
+    pub node: String,
 }
 
 /// Ledger and nodes as a server sees them.
