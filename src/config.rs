@@ -375,6 +375,8 @@ pub struct Admin {
     pub key_secret_file: PathBuf,
     pub connections_max: usize,
     pub header_timeout: Duration,
+    /// A connection that takes nothing of an answer for so long is ended.
+    pub write_timeout: Duration,
     /// Bytes of a request's body. Each connection may hold one, of strangers too: at most 64 MiB with the defaults.
     pub body_max: usize,
     /// From the end of the headers to the last byte of the body.

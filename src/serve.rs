@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admin::webhooks::courier::Courier;
-use crate::admin::{self, Admin, Live, Server};
+use crate::admin::{self, Admin, Live, Server, Turns};
 use crate::config::{self, Role, SECRET_BYTES, Settings};
 use crate::gateway::risk::{Risk, RiskError};
 use crate::gateway::token::{KeysFileError, TokenKeys};
@@ -176,7 +176,8 @@ pub async fn start(
         metrics: recorder,
         draining: draining.clone(),
         pipeline: Default::default(),
-        previews: Default::default(),
+        previews: Turns::of_previews(),
+        audits: Turns::of_audits(),
         live: Live::new(settings.admin.live_streams_max),
         nodes: Default::default(),
         roles: settings.roles.iter().map(|role| role.as_str()).collect(),

@@ -24,13 +24,14 @@ pub struct Log {
     pub intervals: Vec<(Duration, Duration, Histogram<u64>)>,
 }
 
-/// The log of a run that has just ended.
+/// The log of a run. Settlement and audits may lie between its end and now, so it has to know when it began; one that does not has just ended.
 pub fn write(record: &Record) -> Vec<u8> {
     let mut out = vec![];
     let mut serializer = V2Serializer::new();
     let totals = serde_json::to_string(&record.totals()).expect("counts are plain data");
     let whole = Duration::from_secs_f64(record.seconds);
-    let began = SystemTime::now().checked_sub(whole).unwrap_or(UNIX_EPOCH);
+    let just_ended = || SystemTime::now().checked_sub(whole);
+    let began = record.began.or_else(just_ended).unwrap_or(UNIX_EPOCH);
     let mut log = IntervalLogWriterBuilder::new()
         .add_comment("latencies in microseconds, one interval for each slot of the run")
         .add_comment(&format!("{TOTALS}{totals}"))
@@ -107,6 +108,14 @@ mod tests {
         let (first, second) = (log.intervals[0].0, log.intervals[1].0);
         assert_eq!((second - first).as_millis(), 1_000);
         assert!(first.as_secs() > 1_700_000_000, "since 1970");
+    }
+
+    #[test]
+    fn a_log_begins_when_its_run_did_however_late_it_is_written() {
+        let mut record = record();
+        record.began = Some(UNIX_EPOCH + Duration::from_millis(1_795_302_300_250));
+        let log = read(&write(&record)).unwrap();
+        assert_eq!(log.intervals[0].0.as_millis(), 1_795_302_300_250);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hongbao::paint::thousands;
+use hongbao::wire::Outcome;
 use serde::Serialize;
 
 use crate::swarm::tally::Tally;
@@ -17,7 +18,7 @@ const LATE_SHARE_MAX: f64 = 0.01;
 pub struct Trial {
     /// Offered, a second.
     pub rate: f64,
-    /// Answered, a second.
+    /// Answered, a second, until the last answer.
     pub reached: f64,
     pub p50_ms: f64,
     pub p99_ms: f64,
@@ -25,6 +26,8 @@ pub struct Trial {
     /// Arrivals that found no connection free.
     pub dropped: u64,
     pub unanswered: u64,
+    /// Answered, and not with WON.
+    pub refused: u64,
     /// Sent late, because the generator could not keep up.
     pub late: u64,
     pub good: bool,
@@ -33,23 +36,26 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// What came of offering `rate` for `length`; to be judged.
+    /// What came of offering `rate` of grabs, with a packet for each, for `length`; to be judged.
     pub fn of(rate: f64, length: Duration, tally: &Tally) -> Trial {
+        // What is answered after the plan's end takes time too: a rate that is not kept up with is not reached.
+        let seconds = length.as_secs_f64().max(tally.seconds_to_last_answer());
         Trial {
             rate,
-            reached: tally.answered as f64 / length.as_secs_f64(),
+            reached: tally.answered as f64 / seconds,
             p50_ms: tally.quantile_ms(0.5),
             p99_ms: tally.quantile_ms(0.99),
             planned: tally.sent + tally.dropped,
             dropped: tally.dropped,
             unanswered: tally.unanswered,
+            refused: tally.answered - tally.outcome(Outcome::Won as i32),
             late: tally.late,
             good: false,
             why: vec![],
         }
     }
 
-    /// Good is: the bound is kept, nothing was dropped, and everything was answered. Who lags behind breaks the bound, since a latency counts from the
+    /// Good is: the bound is kept, nothing was dropped, everything was answered, and every grab won: to say no is quick and no feat. Who lags behind breaks the bound, since a latency counts from the
     /// planned instant; that of the generator too, and then that is said.
     pub fn judge(mut self, bound_ms: f64) -> Trial {
         let mut why = vec![];
@@ -61,6 +67,9 @@ impl Trial {
         }
         if self.unanswered > 0 {
             why.push(format!("{} unanswered", self.unanswered));
+        }
+        if self.refused > 0 {
+            why.push(format!("{} did not win", self.refused));
         }
         let late = self.late as f64 / self.planned.max(1) as f64;
         self.good = why.is_empty();
@@ -184,6 +193,11 @@ impl Search {
         self.good.last().copied().unwrap_or(0.0)
     }
 
+    /// The knee, when the search is over: until then the best rate may be one that does not hold again.
+    pub fn found(&self) -> Option<f64> {
+        (self.phase == Phase::Over).then(|| self.knee())
+    }
+
     /// The lowest rate above the knee that failed; `None` when even the highest held.
     pub fn limit(&self) -> Option<f64> {
         self.bad
@@ -192,6 +206,10 @@ impl Search {
 
 /// Why the search went no further.
 pub fn stopped(search: &Search, trials: &[Trial], highest: f64) -> String {
+    if search.found().is_none() {
+        let trials = trials.len();
+        return format!("it was interrupted after {trials} trials, before there was a knee");
+    }
     let Some(limit) = search.limit() else {
         let highest = thousands(highest as u64);
         return format!("--to {highest} a second was reached: the knee is there or higher");
@@ -217,6 +235,7 @@ mod tests {
             planned: 1_000,
             dropped: 0,
             unanswered: 0,
+            refused: 0,
             late: 0,
             good: false,
             why: vec![],
@@ -282,6 +301,9 @@ mod tests {
         let mut dropping = trial(100.0);
         (dropping.dropped, dropping.unanswered) = (3, 2);
         assert_eq!(why(dropping), "3 dropped, 2 unanswered");
+        let mut refusing = trial(100.0);
+        refusing.refused = 7;
+        assert_eq!(why(refusing), "7 did not win");
         let mut late = trial(100.0);
         late.late = 50;
         let kept = late.clone().judge(10.0);
@@ -289,6 +311,19 @@ mod tests {
         late.p99_ms = 12.0;
         let wanted = "p99 above 10 ms, 5.0 % sent late: the generator is at its end";
         assert_eq!(why(late), wanted);
+    }
+
+    #[test]
+    fn a_rate_counts_as_reached_over_the_time_that_its_answers_took() {
+        let second = 1_000_000_000;
+        let mut tally = Tally::new(5 * second);
+        for (at, outcome) in [(6, Outcome::Won), (7, Outcome::Busy), (9, Outcome::Won)] {
+            tally.record(5 * second, at * second, outcome as u8);
+        }
+        let trial = Trial::of(3.0, Duration::from_secs(1), &tally);
+        assert_eq!((trial.reached, trial.refused), (0.75, 1));
+        let trial = Trial::of(0.1, Duration::from_secs(30), &tally);
+        assert_eq!(trial.reached, 0.1, "who answers at once waits for the plan");
     }
 
     #[test]
@@ -303,7 +338,15 @@ mod tests {
         }
         let why = stopped(&search, &trials, 1_000.0);
         assert_eq!(why, "150 a second failed: p99 above 10 ms");
-        let whole = Search::new(100.0, 100.0, 0, 0);
+        let mut whole = Search::new(100.0, 100.0, 0, 0);
+        let why = stopped(&whole, &[], 100.0);
+        assert!(
+            why.starts_with("it was interrupted after 0 trials"),
+            "{why}"
+        );
+        assert_eq!(whole.found(), None);
+        whole.tried(true);
+        assert_eq!(whole.found(), Some(100.0));
         let why = stopped(&whole, &[], 100.0);
         assert!(why.starts_with("--to 100 a second was reached"), "{why}");
     }

@@ -1,5 +1,5 @@
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -14,9 +14,11 @@ use crate::swarm::tally::Slot;
 const CODES: usize = 64;
 /// Sessions record into their own part, so that threads rarely wait for each other.
 const SHARDS: usize = 16;
-/// Grabs are counted in slots of 100 ms, for ten minutes; what comes later is counted in the last.
+/// Grabs are counted in slots of 100 ms.
 const SLOT_MS: u64 = 100;
-const SLOTS: usize = 6_000;
+/// Slots are made when somebody counts there: ten minutes at once, for a week; what comes later is counted in the last.
+const SLOTS_AT_ONCE: usize = 6_000;
+const STRETCHES: usize = 7 * 24 * 6;
 const SLOTS_PER_SECOND: usize = 10;
 /// Longest latency that is told apart, µs.
 const LATENCY_MAX_US: u64 = 120_000_000;
@@ -29,7 +31,7 @@ pub struct Meter {
     outcomes: [AtomicU64; CODES],
     unanswered: AtomicU64,
     /// By the time of the reply.
-    slots: Vec<AtomicU32>,
+    slots: Slots,
     shards: Vec<Mutex<Histogram<u64>>>,
     total: Mutex<Histogram<u64>>,
     /// Since somebody looked.
@@ -48,6 +50,26 @@ pub struct Meter {
     pub reconnects: AtomicU64,
     /// People who left for good before they had an answer.
     pub left: AtomicU64,
+}
+
+/// Counters by time, which grow with the run.
+struct Slots(Vec<OnceLock<Box<[AtomicU32]>>>);
+
+impl Slots {
+    fn new() -> Slots {
+        Slots((0..STRETCHES).map(|_| OnceLock::new()).collect())
+    }
+
+    fn count(&self, slot: usize) {
+        let none = || (0..SLOTS_AT_ONCE).map(|_| AtomicU32::new(0)).collect();
+        let stretch = self.0[slot / SLOTS_AT_ONCE].get_or_init(none);
+        stretch[slot % SLOTS_AT_ONCE].fetch_add(1, Relaxed);
+    }
+
+    fn counted(&self, slot: usize) -> u64 {
+        let stretch = self.0[slot / SLOTS_AT_ONCE].get();
+        stretch.map_or(0, |slots| slots[slot % SLOTS_AT_ONCE].load(Relaxed).into())
+    }
 }
 
 /// A run cut into slots of equal length, for charts.
@@ -86,7 +108,7 @@ impl Meter {
             began: Instant::now(),
             outcomes: [const { AtomicU64::new(0) }; CODES],
             unanswered: AtomicU64::new(0),
-            slots: (0..SLOTS).map(|_| AtomicU32::new(0)).collect(),
+            slots: Slots::new(),
             shards,
             total: Mutex::new(histogram_us()),
             recent: Mutex::new(histogram_us()),
@@ -102,27 +124,29 @@ impl Meter {
         }
     }
 
-    /// A tap that was due at this instant is being sent. Returns by how much it is late, zero if it is not.
-    pub fn planned(&self, due: Instant) -> Duration {
+    /// The generator has come to a tap that was due at this instant. If that is late, it could not keep up.
+    pub fn planned(&self, due: Instant) {
         self.planned.fetch_add(1, Relaxed);
-        let late_by = due.elapsed();
-        if late_by < LATE {
-            return Duration::ZERO;
-        }
-        self.late.fetch_add(1, Relaxed);
-        late_by
+        self.late.fetch_add((due.elapsed() >= LATE).into(), Relaxed);
     }
 
-    /// One grab of session `number`, which was sent late by so much.
-    pub fn record(&self, number: u32, attempt: &Attempt<'_>, late_by: Duration) {
+    /// One grab of session `number`, which was due at this instant. Whatever kept it from being sent is a part of its latency: a generator that
+    /// could not keep up, or a connection that had to be made again.
+    pub fn record(&self, number: u32, attempt: &Attempt<'_>, due: Instant) {
         let Ok(reply) = attempt.result else {
             self.unanswered.fetch_add(1, Relaxed);
             return;
         };
         let code = (reply.code.max(0) as usize).min(CODES - 1);
         self.outcomes[code].fetch_add(1, Relaxed);
-        self.slots[self.slot_now()].fetch_add(1, Relaxed);
-        let us = (attempt.elapsed + late_by).as_micros() as u64;
+        self.slots.count(self.slot_now());
+        let waited = attempt.sent.saturating_duration_since(due);
+        let waited = if waited < LATE {
+            Duration::ZERO
+        } else {
+            waited
+        };
+        let us = (waited + attempt.elapsed).as_micros() as u64;
         lock(&self.shards[number as usize % SHARDS]).saturating_record(us);
     }
 
@@ -148,15 +172,13 @@ impl Meter {
     /// Replies in the last full second.
     pub fn last_second(&self) -> u64 {
         let now = self.slot_now();
-        let slots = &self.slots[now.saturating_sub(SLOTS_PER_SECOND)..now];
-        slots.iter().map(|slot| u64::from(slot.load(Relaxed))).sum()
+        let slots = now.saturating_sub(SLOTS_PER_SECOND)..now;
+        slots.map(|slot| self.slots.counted(slot)).sum()
     }
 
     pub fn rate(&self) -> Rate {
-        let slots: Vec<u64> = self
-            .slots
-            .iter()
-            .map(|slot| slot.load(Relaxed).into())
+        let slots: Vec<u64> = (0..=self.slot_now())
+            .map(|slot| self.slots.counted(slot))
             .collect();
         let (Some(first), Some(last)) = (
             slots.iter().position(|count| *count > 0),
@@ -260,7 +282,7 @@ impl Meter {
 
     fn slot_now(&self) -> usize {
         let slot = self.began.elapsed().as_millis() as u64 / SLOT_MS;
-        (slot as usize).min(SLOTS - 1)
+        (slot as usize).min(STRETCHES * SLOTS_AT_ONCE - 1)
     }
 }
 
@@ -294,6 +316,10 @@ mod tests {
     use hongbao::rain::RainId;
 
     fn record(meter: &Meter, code: i32, elapsed_ms: u64) {
+        record_due(meter, code, elapsed_ms, Instant::now());
+    }
+
+    fn record_due(meter: &Meter, code: i32, elapsed_ms: u64, due: Instant) {
         let reply = GrabReply {
             code,
             rain: RainId::new(1).unwrap(),
@@ -307,7 +333,7 @@ mod tests {
                 elapsed: Duration::from_millis(elapsed_ms),
                 result: &Ok(reply),
             },
-            Duration::ZERO,
+            due,
         );
     }
 
@@ -330,6 +356,21 @@ mod tests {
         assert_eq!(rate.over, Duration::from_millis(2_100));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn replies_are_told_apart_by_second_in_a_long_run_too() {
+        let meter = Meter::new();
+        tokio::time::advance(Duration::from_secs(3_590)).await;
+        for _ in 0..20 {
+            record(&meter, 20, 5);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!((meter.last_second(), meter.rate().peak), (1, 1));
+        assert_eq!(meter.rate().over, Duration::from_millis(19_100));
+        tokio::time::advance(Duration::from_secs(30 * 24 * 3_600)).await;
+        record(&meter, 20, 5);
+        assert_eq!(meter.outcomes(), [("MISSED".to_owned(), 21)]);
+    }
+
     #[tokio::test]
     async fn latencies_of_all_shards_come_together_and_losses_do_not_count() {
         let meter = Meter::new();
@@ -344,7 +385,7 @@ mod tests {
                 elapsed: Duration::from_secs(60),
                 result: &Err(ClientError::ConnectionLost),
             },
-            Duration::ZERO,
+            Instant::now(),
         );
         let latency = spread_ms(&meter.latencies());
         assert!((9.99..10.01).contains(&latency.p50), "{latency:?}");
@@ -362,10 +403,16 @@ mod tests {
         let meter = Meter::new();
         let due = Instant::now();
         tokio::time::advance(Duration::from_millis(4)).await;
-        assert_eq!(meter.planned(due), Duration::ZERO, "the timer's own grain");
+        meter.planned(due);
+        assert_eq!(meter.taps_late(), 0, "the timer's own grain");
+        record_due(&meter, 20, 10, due);
         tokio::time::advance(Duration::from_millis(60)).await;
-        assert_eq!(meter.planned(due), Duration::from_millis(64));
+        meter.planned(due);
         assert_eq!((meter.taps_planned(), meter.taps_late()), (2, 1));
+        record_due(&meter, 20, 10, due);
+        let latency = spread_ms(&meter.latencies());
+        assert!((9.99..10.01).contains(&latency.p50), "{latency:?}");
+        assert!((73.9..74.1).contains(&latency.max), "{latency:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! What came of a run of the generator, for people and for machines. The JSON's field names are these; a test pins them.
 
+use std::time::SystemTime;
+
 use hdrhistogram::Histogram;
 use hongbao::client::outcome_name;
 use serde::{Deserialize, Serialize};
@@ -106,6 +108,9 @@ pub struct Record {
     /// More for people to read, with its name.
     #[serde(skip)]
     pub facts: Vec<(&'static str, String)>,
+    /// When the run and its first slot began; `None` when it is not known.
+    #[serde(skip)]
+    pub began: Option<SystemTime>,
     /// For the log of this generator, to be merged with those of others.
     #[serde(skip)]
     pub histogram: Histogram<u64>,
@@ -168,6 +173,7 @@ impl Record {
             outcomes: tally.outcomes().map(|(code, n)| (name(code), n)).collect(),
             series,
             faults: std::mem::take(&mut tally.faults),
+            began: Some(tally.began),
             ..Record::empty(scenario, title, seed)
         }
         .with_latencies(tally.latencies)
@@ -206,6 +212,7 @@ impl Record {
             thresholds: vec![],
             faults: vec![],
             facts: vec![],
+            began: None,
             histogram: histogram_us(),
         }
     }

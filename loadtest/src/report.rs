@@ -151,9 +151,14 @@ impl Report {
         facts
     }
 
-    /// Where the money is. A live rain has some in its pool and in claims.
+    /// Where the money is. A live rain has some in its pool and in claims. What is refunded still lies in the pool, where nobody can take it any
+    /// more: it counts once.
     fn ledger(&self, paint: Paint) -> String {
         let audit = &self.audit;
+        let pool = match audit.refunded_cents {
+            Cents::ZERO => audit.pool_cents,
+            _ => Cents::ZERO,
+        };
         let mut places = vec![
             format!(
                 "credited {} ({} packets)",
@@ -162,7 +167,7 @@ impl Report {
             ),
             format!("refunded {}", paint.bold(&money(self.refunded_cents))),
         ];
-        for (place, cents) in [("pool", audit.pool_cents), ("claims", audit.claims_cents)] {
+        for (place, cents) in [("pool", pool), ("claims", audit.claims_cents)] {
             if cents != Cents::ZERO {
                 places.push(format!("{place} {}", paint.bold(&money(cents))));
             }
@@ -170,7 +175,7 @@ impl Report {
         let parts = [
             audit.credited_cents,
             audit.refunded_cents,
-            audit.pool_cents,
+            pool,
             audit.claims_cents,
         ];
         let agrees = parts.into_iter().sum::<Cents>() == audit.funded_cents;
@@ -351,6 +356,16 @@ audit: UNBALANCED
         assert_eq!(text, wanted);
         live.audit.claims_cents = Cents(1);
         assert!(live.ledger(Paint::PLAIN).starts_with("funded 10,000.00 = "));
+    }
+
+    #[test]
+    fn what_was_refunded_is_not_counted_again_where_it_lies() {
+        let mut closed = report(true);
+        (closed.audit.credited_cents, closed.credited_cents) = (Cents(900_000), Cents(900_000));
+        (closed.audit.refunded_cents, closed.refunded_cents) = (Cents(100_000), Cents(100_000));
+        closed.audit.pool_cents = Cents(100_000);
+        let wanted = "funded 10,000.00 = credited 9,000.00 (3,000 packets) + refunded 1,000.00";
+        assert_eq!(closed.ledger(Paint::PLAIN), wanted);
     }
 
     #[test]

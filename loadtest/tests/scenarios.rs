@@ -119,7 +119,7 @@ async fn grabs_by_plan_win_are_credited_and_written_down_in_every_form() {
         .sum();
     assert_eq!(answered, planned);
     let html = std::fs::read_to_string(server.file("out.html")).unwrap();
-    assert!(html.contains("<svg") && html.contains("All 5 checks held"));
+    assert!(html.contains("<svg") && html.contains("All 6 checks held"));
 
     // Two generators as one: twice the answers, the same percentiles, the same checks.
     let hdr = server.file("out.hdr");
@@ -168,6 +168,17 @@ async fn sessions_come_in_a_storm_are_held_and_hear_of_openings() {
     assert_eq!(record["outcomes"]["Welcome"], 300);
     assert!(record["latency_ms"]["max"].as_f64().unwrap() > 0.0);
 
+    let flags = ["--sessions", "50", "--rate", "1000"];
+    let record = server.good("connect", &flags).await;
+    let planned = record["series"].as_array().unwrap().iter();
+    let planned: u64 = planned.map(|slot| count(slot, "planned")).sum();
+    assert_eq!((planned, count(&record, "sent")), (50, 50));
+    // Whom the time left out was never sent.
+    let flags = ["--sessions", "50", "--rate", "10", "--within", "250ms"];
+    let (verdict, record) = server.run("connect", &flags).await.unwrap();
+    assert_eq!(verdict, Verdict::Broken);
+    assert!(count(&record, "sent") < 50, "{record:#}");
+
     let pid = std::process::id().to_string();
     let flags = [
         "--sessions",
@@ -183,6 +194,9 @@ async fn sessions_come_in_a_storm_are_held_and_hear_of_openings() {
     // 100 sessions, each twice a second.
     let pings = count(&record, "answered");
     assert!((190..=200).contains(&pings), "{pings}");
+    let checks = record["checks"].as_array().unwrap();
+    let held = |check: &Value| check["name"] == "every heartbeat was answered";
+    assert!(checks.iter().any(held), "{record:#}");
     assert!(record["figures"]["KiB a session"].is_number());
 
     let record = server

@@ -7,11 +7,12 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::Shared;
-use super::page;
 use super::problem::Problem;
 use super::write::IdempotencyKey;
+use super::{asked, page};
 use crate::clock::now_ms;
 use crate::ledger::{self, AccountName, Booking};
+use crate::rain::split::TOTAL_MAX;
 use crate::rain::{Cents, PacketId, RainId};
 
 #[derive(Serialize)]
@@ -41,6 +42,7 @@ pub async fn create(
     body: Result<Json<NewSponsor>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Account>), Problem> {
     let Json(new) = body?;
+    asked::as_path("sponsor", &new.sponsor)?;
     admin.ledger.open_sponsor(&new.sponsor).await?;
     let account = find(&admin, &AccountName::sponsor(&new.sponsor)?).await?;
     Ok((StatusCode::CREATED, Json(account)))
@@ -59,6 +61,11 @@ pub async fn deposit(
     body: Result<Json<Deposit>, JsonRejection>,
 ) -> Result<Json<Account>, Problem> {
     let Json(Deposit { cents }) = body?;
+    if cents > TOTAL_MAX {
+        return Err(Problem::bad(format!(
+            "a deposit of {cents} must be at most {TOTAL_MAX}"
+        )));
+    }
     match admin
         .ledger
         .deposit(&sponsor, cents, &key, now_ms())

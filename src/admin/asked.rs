@@ -13,6 +13,8 @@ use crate::rain::{self, Cents, Durability, UserId, Window};
 const DURATION_DEFAULT_MS: i64 = 30_000;
 /// A year: longer is a slip of the keyboard.
 const DURATION_MAX_MS: i64 = 365 * 86_400_000;
+/// The end of the year 9999.
+const TIME_MAX_MS: i64 = 253_402_300_799_999;
 const TITLE_MAX: usize = 200;
 
 /// A rain as it is asked for. A preview needs no more of it than rule, total, packets and bounds.
@@ -55,6 +57,16 @@ impl NewRain {
     }
 }
 
+/// Refuses names that every client takes out of a path.
+pub fn as_path(what: &str, name: &str) -> Result<(), Problem> {
+    match name {
+        "." | ".." => Err(Problem::bad(format!(
+            "{what} name \"{name}\" is a step in a path"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// From the operating system's generator.
 pub fn fresh_seed() -> Result<Seed, Problem> {
     let mut seed = [0u8; 32];
@@ -90,9 +102,9 @@ pub async fn checked(admin: &Admin, new: NewRain) -> Result<rain::NewRain, Probl
     let refund_after_ms = new
         .refund_after_ms
         .unwrap_or(admin.defaults.refund_after.as_millis() as i64);
-    if refund_after_ms < 0 {
+    if !(0..=DURATION_MAX_MS).contains(&refund_after_ms) {
         return Err(Problem::bad(format!(
-            "refund_after_ms {refund_after_ms} must be 0 or more"
+            "refund_after_ms {refund_after_ms} must be from 0 to {DURATION_MAX_MS}"
         )));
     }
     let announce_at_ms = announcement(new.opens_at_ms, new.announce_ms)?;
@@ -129,6 +141,13 @@ fn window(
     closes: Option<i64>,
     duration: Option<i64>,
 ) -> Result<Window, Problem> {
+    for (name, at) in [("opens_at_ms", opens), ("closes_at_ms", closes)] {
+        if let Some(at) = at.filter(|at| !(0..=TIME_MAX_MS).contains(at)) {
+            return Err(Problem::bad(format!(
+                "{name} {at} must be from 0 to {TIME_MAX_MS}"
+            )));
+        }
+    }
     let duration_ms = match (opens, closes, duration) {
         (_, Some(_), Some(_)) => {
             return Err(Problem::bad(

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::Admin;
-use super::caller::{Caller, Role};
+use super::caller::{Access, Caller, Module, Role};
 use super::problem::Problem;
 use super::refusal::Refusal;
 use super::signing::{
@@ -26,8 +26,10 @@ use crate::ledger::{ApiKey, LedgerError};
 
 /// A nonce is kept until its request's time would be refused anyway: a window ahead, a window behind, and room for the node's clock.
 const NONCE_KEPT_MS: u64 = 3 * WINDOW_MS as u64;
-/// Nonces that one process has seen within that time: 400 reads a second for 15 s. Beyond it requests wait.
-const NONCES_MAX: usize = 6_000;
+/// Nonces of one key that one process has seen within that time: 400 requests a second for 15 s. Beyond it the key's requests wait.
+const NONCES_OF_KEY: usize = 6_000;
+/// Of all keys, about 150 bytes each: no key has more than a quarter, so none locks the others out by itself.
+const NONCES_MAX: usize = 4 * NONCES_OF_KEY;
 /// How old what a process knows of the keys may be: this soon another process's revocation counts here.
 const KEYS_AGE_MAX: Duration = Duration::from_millis(500);
 /// How long a key that is gone is still told so.
@@ -42,8 +44,12 @@ pub struct Gate {
     /// The secret of the key `bootstrap`.
     bootstrap: String,
     keys: tokio::sync::Mutex<Known>,
-    nonces: Mutex<HashMap<String, Instant>>,
+    nonces: Mutex<Nonces>,
 }
+
+/// When each was first seen, by key.
+#[derive(Default)]
+struct Nonces(HashMap<String, HashMap<String, Instant>>);
 
 #[derive(Default)]
 struct Known {
@@ -121,10 +127,9 @@ impl Gate {
         let mut known = self.keys.lock().await;
         if known.read_at.is_none_or(|at| at.elapsed() > KEYS_AGE_MAX) {
             let read_at = Instant::now();
-            let keys = admin
-                .ledger
-                .known_api_keys(now_ms() - GONE_KNOWN_MS)
-                .await?;
+            let now = now_ms();
+            let known_since = now - GONE_KNOWN_MS;
+            let keys = admin.ledger.known_api_keys(now, known_since).await?;
             known.keys = Arc::new(keys.into_iter().map(|key| (key.id.clone(), key)).collect());
             known.read_at = Some(read_at);
         }
@@ -217,25 +222,56 @@ impl Gate {
         candidate.gone.map_or(Ok(candidate.caller), Err)
     }
 
+    /// Whether a key that was let in is good still, and may do this still.
+    pub async fn still_may(
+        &self,
+        admin: &Admin,
+        id: &str,
+        module: Module,
+        access: Access,
+    ) -> Result<bool, LedgerError> {
+        let candidate = self.candidate(admin, id).await?;
+        Ok(candidate.is_some_and(|known| known.gone.is_none() && known.caller.may(module, access)))
+    }
+
     /// What pages of a session send with their writes: it cannot be guessed, and no other site can read it.
     pub fn csrf_token(&self, session_hash: &str) -> String {
         self.derive(&format!("csrf {session_hash}"))
     }
 
     /// The nonces of this process; `false` when it was used. Spares the node a call, and is all there is for a read while the node is away.
-    fn first_use_here(&self, nonce: &str) -> Result<bool, Problem> {
+    fn first_use_here(&self, key: &str, nonce: &str) -> Result<bool, Problem> {
         let mut nonces = self.nonces.lock().expect("no panic under this lock");
+        nonces.first_use(key, nonce, Instant::now())
+    }
+}
+
+impl Nonces {
+    fn first_use(&mut self, key: &str, nonce: &str, now: Instant) -> Result<bool, Problem> {
         let kept = Duration::from_millis(NONCE_KEPT_MS);
-        if nonces.len() >= NONCES_MAX {
-            nonces.retain(|_, seen| seen.elapsed() < kept);
+        let fresh = |seen: &mut Instant| now.saturating_duration_since(*seen) < kept;
+        let too_many = |most: usize, whose: &str| {
+            let detail = format!("{most} requests {whose} within {kept:?} are the most: wait");
+            Problem::new(429, "too many requests", detail).retry_after(kept)
+        };
+        if self.0.values().map(HashMap::len).sum::<usize>() >= NONCES_MAX {
+            self.0.retain(|_, nonces| {
+                nonces.retain(|_, seen| fresh(seen));
+                !nonces.is_empty()
+            });
+            if self.0.values().map(HashMap::len).sum::<usize>() >= NONCES_MAX {
+                return Err(too_many(NONCES_MAX, "of all keys"));
+            }
         }
-        if nonces.len() >= NONCES_MAX {
-            let detail =
-                format!("{NONCES_MAX} requests within {kept:?} are the most: wait a little");
-            return Err(Problem::new(429, "too many requests", detail));
+        let nonces = self.0.entry(key.to_owned()).or_default();
+        if nonces.len() >= NONCES_OF_KEY {
+            nonces.retain(|_, seen| fresh(seen));
+            if nonces.len() >= NONCES_OF_KEY {
+                return Err(too_many(NONCES_OF_KEY, "of one key"));
+            }
         }
-        let before = nonces.insert(nonce.to_owned(), Instant::now());
-        Ok(before.is_none_or(|seen| seen.elapsed() >= kept))
+        let before = nonces.insert(nonce.to_owned(), now);
+        Ok(before.is_none_or(|mut seen| !fresh(&mut seen)))
     }
 }
 
@@ -369,7 +405,7 @@ async fn once(admin: &Admin, signed: &Signed, reads: bool) -> Result<(), Problem
     // Two keys' nonces are two nonces.
     let nonce = format!("{}.{}", signed.key, signed.nonce);
     let used = || Problem::refused(Refusal::Replayed, "sign every request with a new nonce");
-    if !admin.gate.first_use_here(&nonce)? {
+    if !admin.gate.first_use_here(&signed.key, &signed.nonce)? {
         return Err(used());
     }
     match admin.store.first_use(&nonce, NONCE_KEPT_MS).await {
@@ -398,5 +434,26 @@ async fn note_use(admin: &Admin, candidate: &Candidate) {
         Ok(()) => admin.gate.forget_keys().await,
         // Nobody is refused for that.
         Err(error) => tracing::debug!(key = id, %error, "the use of a key cannot be noted"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_asks_too_often_waits_and_the_others_do_not() {
+        let mut nonces = Nonces::default();
+        let start = Instant::now();
+        for n in 0..NONCES_OF_KEY {
+            let first = nonces.first_use("loud", &n.to_string(), start);
+            assert!(first.unwrap());
+        }
+        let problem = nonces.first_use("loud", "one more", start).unwrap_err();
+        assert_eq!(problem.status(), 429);
+        assert!(nonces.first_use("quiet", "1", start).unwrap());
+        assert!(!nonces.first_use("quiet", "1", start).unwrap(), "a replay");
+        let later = start + Duration::from_millis(NONCE_KEPT_MS);
+        assert!(nonces.first_use("loud", "one more", later).unwrap());
     }
 }

@@ -94,9 +94,12 @@ fn amount_in(body: &Value) -> Option<Cents> {
     cents.map(Cents)
 }
 
-/// What a rain is worth that is made from the body, from a template, or again and again from a schedule.
+/// What a rain is worth that is made from the body, from a template, or again and again from a schedule; of a changed template, what its
+/// rains are worth from then on, since schedules that are there make them without asking.
 async fn amount_of_rain(admitted: &Admitted, body: &Value) -> Option<Cents> {
-    let own = amount_in(body).or_else(|| amount_in(&body["overrides"]));
+    let own = amount_in(body)
+        .or_else(|| amount_in(&body["overrides"]))
+        .or_else(|| amount_in(&body["rain"]));
     if own.is_some() {
         return own;
     }
@@ -115,6 +118,9 @@ fn what_happens(admitted: &Admitted, cents: Option<Cents>) -> String {
             format!("takes {amount} from the sponsor for a rain from template {of}")
         }
         "create_schedule" => format!("takes {amount} from the sponsor for each opening"),
+        "update_template" => format!(
+            "has every rain made from template {of} take {amount} from the sponsor, those of its schedules too"
+        ),
         "top_up_rain" => format!("takes {amount} from the sponsor for rain {of}"),
         "close_rain" => format!("closes rain {of} now and gives what is left back to its sponsor"),
         "discard_dead_letter" => {

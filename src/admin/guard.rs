@@ -62,7 +62,11 @@ pub async fn guard(
             Access::Write if !admitted.is_rehearsal() => {
                 match confirm::confirmed(&admitted).await {
                     Ok(()) => write::run(admitted, next).await,
-                    Err(problem) => problem.into_response(),
+                    // What was done is answered as then, without the token that it was done with.
+                    Err(problem) => match write::known(&admitted).await {
+                        Ok(known) => known.unwrap_or_else(|| problem.into_response()),
+                        Err(problem) => problem.into_response(),
+                    },
                 }
             }
             Access::Write | Access::Read => next.run(admitted.into_request()).await,

@@ -32,6 +32,8 @@ pub mod openings;
 mod overlap;
 /// Pages of lists.
 mod page;
+/// A connection whose other end takes nothing.
+mod patient;
 /// How claims flow.
 pub mod pipeline;
 /// What a split looks like before it is paid for.
@@ -52,6 +54,8 @@ mod server;
 pub mod signing;
 /// Rains by name.
 mod templates;
+/// Dear requests, a few at once.
+mod turns;
 /// Other people's servers that are told what happens.
 pub mod webhooks;
 /// Who has been paid, as pages, CSV, NDJSON.
@@ -76,9 +80,9 @@ use crate::steward::Steward;
 use crate::store::Store;
 pub use console::Logins;
 pub use live::Live;
-pub use preview::Previews;
 use problem::Problem;
 pub use server::{ListenError, Server};
+pub use turns::Turns;
 
 /// What every request may use.
 pub struct Admin {
@@ -94,7 +98,8 @@ pub struct Admin {
     /// Cancelled when a drain begins: from then on the process is not ready.
     pub draining: CancellationToken,
     pub pipeline: pipeline::Pipeline,
-    pub previews: Previews,
+    pub previews: Turns,
+    pub audits: Turns,
     pub live: Live,
     pub nodes: nodes::Look,
     /// Of this process.

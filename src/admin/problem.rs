@@ -1,5 +1,7 @@
 //! Errors as problem+json (RFC 9457): a title that says what, a detail that names the thing and the value.
 
+use std::time::Duration;
+
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -18,6 +20,8 @@ pub struct Problem {
     detail: String,
     /// Set where somebody is not let in.
     refusal: Option<Refusal>,
+    /// When to try again.
+    retry_after: Option<Duration>,
     /// More that a program may want to read.
     more: serde_json::Map<String, serde_json::Value>,
 }
@@ -30,6 +34,7 @@ impl Problem {
             title,
             detail: detail.into(),
             refusal: None,
+            retry_after: None,
             more: Default::default(),
         }
     }
@@ -53,6 +58,12 @@ impl Problem {
     /// With a member of its own.
     pub fn with(mut self, name: &str, value: serde_json::Value) -> Problem {
         self.more.insert(name.to_owned(), value);
+        self
+    }
+
+    /// Says when it is worth another try, in whole seconds upwards.
+    pub fn retry_after(mut self, wait: Duration) -> Problem {
+        self.retry_after = Some(wait);
         self
     }
 
@@ -93,7 +104,14 @@ impl IntoResponse for Problem {
             body[name] = value;
         }
         let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-        (self.status, kind, body.to_string()).into_response()
+        let mut response = (self.status, kind, body.to_string()).into_response();
+        if let Some(wait) = self.retry_after {
+            let seconds = wait.as_millis().div_ceil(1_000).max(1) as u64;
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }
 

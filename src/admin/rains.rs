@@ -361,6 +361,7 @@ async fn carried_out(admin: &Admin, rain: rain::Rain) -> Result<Json<Rain>, Prob
 
 pub async fn audit(State(admin): Shared, Path(id): Path<String>) -> Result<Json<Report>, Problem> {
     let rain = find(&admin, &id).await?;
+    let _turn = admin.audits.wait().await?;
     Ok(Json(
         crate::steward::audit::audit(&admin.store, &admin.ledger, &rain).await?,
     ))

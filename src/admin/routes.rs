@@ -123,7 +123,7 @@ pub fn all() -> Vec<(Route, Handler)> {
             .says("Keeps a rain under a name, without times").takes("NewTemplate").gives(201, "Template"),
         read("/v1/templates/{name}", "show_template", Rains, Template, get(templates::show))
             .says("One template").gives(200, "Template"),
-        write("/v1/templates/{name}/update", "update_template", Rains, Template, post(templates::update))
+        write("/v1/templates/{name}/update", "update_template", Rains, Template, post(templates::update)).confirms(Confirms::LargeAmounts)
             .says("Puts another rain under the name").takes("ChangedTemplate").gives(200, "Template"),
         write("/v1/templates/{name}/delete", "delete_template", Rains, Template, post(templates::delete))
             .says("Forgets a template that no schedule uses").gives(200, "Deleted"),

@@ -1,4 +1,4 @@
-//! The accept loop. A client that sends its headers slowly, or opens more connections than allowed, costs a bounded amount.
+//! The accept loop. A client that sends its headers slowly, reads no answers, or opens more connections than allowed, costs a bounded amount.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::patient::Patient;
 use crate::config;
 use crate::task;
 
@@ -72,6 +73,7 @@ impl Server {
                 };
                 let (router, stop) = (router.clone(), stop.clone());
                 let header_timeout = self.settings.header_timeout;
+                let stream = Patient::new(stream, self.settings.write_timeout);
                 connections.spawn(async move {
                     let router = TowerToHyperService::new(router);
                     let service = service_fn(move |mut request: hyper::Request<_>| {

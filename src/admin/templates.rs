@@ -65,6 +65,7 @@ pub async fn create(
             UserId::MAX_BYTES
         )));
     }
+    asked::as_path("template", &new.name)?;
     let rain = Value::Object(new.rain);
     check(&admin, &rain).await?;
     let template = admin

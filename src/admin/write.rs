@@ -41,6 +41,9 @@ const SWEEP: Duration = Duration::from_secs(60);
 /// Of an answer in the log.
 const SHOWN_MAX: usize = 64 << 10;
 
+/// Characters of a path in the log: that of every real target is shorter.
+const PATH_MAX: usize = 256;
+
 /// The title of the problem that asks for patience.
 pub const AT_WORK: &str = "the request is at work";
 /// Set to `true` on an answer that was given before.
@@ -99,26 +102,8 @@ async fn attempt(admitted: Admitted, next: Next) -> Result<Response, Problem> {
             HOLD_MS,
         )
         .await?;
-    match begun {
-        Begun::Ours => {}
-        Begun::Answered { status, answer } => return Ok(replayed(&admitted, status, answer)),
-        Begun::AtWork => {
-            let detail = format!(
-                "the request with Idempotency-Key \"{key}\" is at work: repeat it in a moment"
-            );
-            let problem = Problem::new(409, AT_WORK, detail);
-            return Ok(([(header::RETRY_AFTER, "1")], problem).into_response());
-        }
-        Begun::Different => {
-            let detail = format!(
-                "Idempotency-Key \"{key}\" came with another request: use a new one for each"
-            );
-            return Err(Problem::new(
-                409,
-                "the key was used for something else",
-                detail,
-            ));
-        }
+    if let Some(response) = not_ours(&admitted, begun)? {
+        return Ok(response);
     }
     crate::crash::point("write.begun");
     let route = admitted.route;
@@ -143,6 +128,39 @@ async fn attempt(admitted: Admitted, next: Next) -> Result<Response, Problem> {
         tracing::warn!(%error, request = holder, "the end of a write cannot be recorded yet");
     }
     Ok(Response::from_parts(head, Body::from(body)))
+}
+
+/// The answer to a write that is not this request's to do.
+fn not_ours(admitted: &Admitted, begun: Begun) -> Result<Option<Response>, Problem> {
+    let key = &admitted.idempotency_key;
+    match begun {
+        Begun::Ours => Ok(None),
+        Begun::Answered { status, answer } => Ok(Some(replayed(admitted, status, answer))),
+        Begun::AtWork => {
+            let detail = format!(
+                "the request with Idempotency-Key \"{key}\" is at work: repeat it in a moment"
+            );
+            let problem = Problem::new(409, AT_WORK, detail);
+            Err(problem.retry_after(Duration::from_secs(1)))
+        }
+        Begun::Different => {
+            let detail = format!(
+                "Idempotency-Key \"{key}\" came with another request: use a new one for each"
+            );
+            let title = "the key was used for something else";
+            Err(Problem::new(409, title, detail))
+        }
+    }
+}
+
+/// The answer to a write whose idempotency key was used before, without beginning anything; `None` for a new one.
+pub async fn known(admitted: &Admitted) -> Result<Option<Response>, Problem> {
+    let key = checked(&admitted.idempotency_key)?;
+    let ledger = &admitted.admin.ledger;
+    let found = ledger
+        .begun_request(key, &fingerprint(admitted), now_ms())
+        .await?;
+    not_ours(admitted, found.unwrap_or(Begun::Ours))
 }
 
 fn checked(key: &str) -> Result<&str, Problem> {
@@ -304,7 +322,7 @@ fn record_of(admitted: &Admitted, before: Option<Value>) -> Write {
         caller: admitted.caller.id.clone(),
         caller_name: admitted.caller.name.clone(),
         method: admitted.parts.method.to_string(),
-        path: admitted.parts.uri.path().to_owned(),
+        path: admitted.parts.uri.path().chars().take(PATH_MAX).collect(),
         operation: admitted.route.operation.to_owned(),
         target: target_text(admitted.route.target, &admitted.parameter),
         before: before.map(|before| before.to_string()),

@@ -39,6 +39,7 @@ mod webhooks;
 /// Who has been paid.
 mod winners;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -375,7 +376,11 @@ fn roles(settings: &Settings) -> String {
 fn announce(settings: &Settings, running: &serve::Running) {
     if let Some(key) = &running.new_api_key {
         let path = settings.admin.api_key_file.display();
-        println!("API key (shown this once; it stands in {path}): {key}");
+        // Under a service manager standard output is a journal, which keeps it and shows it to others.
+        match std::io::stdout().is_terminal() {
+            true => println!("API key (shown this once; it stands in {path}): {key}"),
+            false => println!("API key  in {path}"),
+        }
     }
     let addresses = &running.addresses;
     if let Some(address) = addresses.gateway {

@@ -91,6 +91,7 @@ impl Settings {
                 key_secret_file: under(&data_dir, r.text("admin.key_secret_file", "key-secret")),
                 connections_max: r.count("admin.connections_max", 256, 1..=65_536),
                 header_timeout: r.ms("admin.header_timeout_ms", 5_000, 100..=60_000),
+                write_timeout: r.ms("admin.write_timeout_ms", 30_000, 100..=600_000),
                 body_max: r.count("admin.body_max_bytes", 256 * 1024, 1_024..=64 * 1024 * 1024),
                 body_timeout: r.ms("admin.body_timeout_ms", 10_000, 100..=600_000),
                 live_interval: r.ms("admin.live_interval_ms", 500, 50..=60_000),

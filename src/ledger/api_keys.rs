@@ -139,14 +139,25 @@ impl Ledger {
         rows.iter().map(ApiKey::read).collect()
     }
 
-    /// Every key that is not revoked or was revoked or expired after `since_ms`: what a process has to know to say who asks.
-    pub async fn known_api_keys(&self, since_ms: i64) -> Result<Vec<ApiKey>, LedgerError> {
+    /// Every key that is not revoked or was revoked or expired after `since_ms`: what a process has to know to say who asks. Those that are
+    /// good come first: however many were revoked since, none of them is left out.
+    pub async fn known_api_keys(
+        &self,
+        now_ms: i64,
+        since_ms: i64,
+    ) -> Result<Vec<ApiKey>, LedgerError> {
         let sql = select_keys!(
-            "WHERE COALESCE(revoked_at_ms, $1) >= $1 AND COALESCE(expires_at_ms, $1) >= $1 ORDER BY created_at_ms DESC LIMIT 2000"
+            "WHERE COALESCE(revoked_at_ms, $1) >= $1 AND COALESCE(expires_at_ms, $1) >= $1
+             ORDER BY CASE WHEN revoked_at_ms IS NULL AND COALESCE(expires_at_ms, $2) >= $2 THEN 0 ELSE 1 END, created_at_ms DESC
+             LIMIT 2000"
         );
         let rows = self
             .db
-            .rows("reading the keys", sql, vec![since_ms.into()])
+            .rows(
+                "reading the keys",
+                sql,
+                vec![since_ms.into(), now_ms.into()],
+            )
             .await?;
         rows.iter().map(ApiKey::read).collect()
     }

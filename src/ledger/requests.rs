@@ -84,6 +84,18 @@ impl Ledger {
         Ok(begun)
     }
 
+    /// What [`Ledger::begin_request`] would find, which begins nothing; `None` where it would be the caller's to do.
+    pub async fn begun_request(
+        &self,
+        key: &str,
+        fingerprint: &str,
+        now_ms: i64,
+    ) -> Result<Option<Begun>, LedgerError> {
+        let what = "looking for a request";
+        let row = self.db.row(what, REQUEST, vec![key.into()]).await?;
+        row.map_or(Ok(None), |row| begun(&row, fingerprint, now_ms))
+    }
+
     /// Says that the holder is still at work.
     pub async fn hold_request(
         &self,
@@ -180,6 +192,24 @@ impl Ledger {
     }
 }
 
+const REQUEST: &str =
+    "SELECT fingerprint, status, answer, held_until_ms, holder FROM requests WHERE key = $1";
+
+/// What a row of [`REQUEST`] says to a request; `None` when nobody holds it any more.
+fn begun(row: &Row, fingerprint: &str, now_ms: i64) -> Result<Option<Begun>, LedgerError> {
+    if row.text(0)? != fingerprint {
+        return Ok(Some(Begun::Different));
+    }
+    if let Some(status) = row.i64_or_null(1)? {
+        let answer = row.text_or_null(2)?.unwrap_or_default();
+        return Ok(Some(Begun::Answered {
+            status: status as u16,
+            answer,
+        }));
+    }
+    Ok((row.i64(3)? >= now_ms).then_some(Begun::AtWork))
+}
+
 impl Tx {
     async fn begin_request(
         &mut self,
@@ -204,22 +234,11 @@ impl Tx {
         if self.execute(sql, values).await? == 1 {
             return Ok(Begun::Ours);
         }
-        let sql = "SELECT fingerprint, status, answer, held_until_ms, holder FROM requests WHERE key = $1";
-        let Some(row) = self.row(sql, vec![key.into()]).await? else {
+        let Some(row) = self.row(REQUEST, vec![key.into()]).await? else {
             return Ok(Begun::AtWork); // it has just been given up
         };
-        if row.text(0)? != fingerprint {
-            return Ok(Begun::Different);
-        }
-        if let Some(status) = row.i64_or_null(1)? {
-            let answer = row.text_or_null(2)?.unwrap_or_default();
-            return Ok(Begun::Answered {
-                status: status as u16,
-                answer,
-            });
-        }
-        if row.i64(3)? >= now_ms {
-            return Ok(Begun::AtWork);
+        if let Some(begun) = begun(&row, fingerprint, now_ms)? {
+            return Ok(begun);
         }
         let sql = "UPDATE requests SET holder = $3, held_until_ms = $4 WHERE key = $1 AND holder = $2 AND status IS NULL";
         let values = vec![

@@ -185,6 +185,11 @@ async fn wrong_requests_are_problems_with_a_name() {
     let wrong_key = AdminClient::new(&server.admin_url(), "guessed").unwrap();
     assert_eq!(problem(wrong_key.rains().await.unwrap_err()).0, 401);
     let key = server.api_key();
+    let with = |field: &str| {
+        format!(
+            r#"{{"sponsor":"acme","room":"r","rule":"even","total_cents":9,"packets":9,{field}}}"#
+        )
+    };
     for (path, body, status) in [
         ("/v1/rains", "{".to_owned(), 422),
         ("/v1/rains", r#"{"rooom":"quiz"}"#.to_owned(), 422),
@@ -205,6 +210,33 @@ async fn wrong_requests_are_problems_with_a_name() {
         (
             "/v1/accounts/nobody/deposits",
             r#"{"cents":-5}"#.to_owned(),
+            422,
+        ),
+        (
+            "/v1/accounts/nobody/deposits",
+            format!(r#"{{"cents":{}}}"#, i64::MAX),
+            422,
+        ),
+        ("/v1/accounts", r#"{"sponsor":".."}"#.to_owned(), 422),
+        (
+            "/v1/templates",
+            r#"{"name":".","rain":{"room":"r","rule":"even","total_cents":9,"packets":9}}"#
+                .to_owned(),
+            422,
+        ),
+        (
+            "/v1/rains",
+            with(r#""opens_at_ms":9223372036854775807"#),
+            422,
+        ),
+        (
+            "/v1/rains",
+            with(r#""opens_at_ms":-9223372036854775808,"closes_at_ms":9"#),
+            422,
+        ),
+        (
+            "/v1/rains",
+            with(r#""refund_after_ms":9223372036854775807"#),
             422,
         ),
     ] {

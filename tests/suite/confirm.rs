@@ -87,6 +87,55 @@ async fn a_token_confirms_one_request_of_one_caller_to_the_byte() {
     assert_eq!(balance(&admin).await, Cents(20_700));
 }
 
+/// A schedule reads its template at every opening, and nobody is there to be asked then.
+#[tokio::test]
+async fn a_template_is_changed_to_a_large_amount_only_when_that_is_confirmed() {
+    let server = Server::start(&ON);
+    let admin = server.admin();
+    admin.create_sponsor("acme").await.unwrap();
+    let created = admin
+        .create_template("nightly", &json!(new_rain(10, 5_000)))
+        .await;
+    created.unwrap();
+    let change = |cents: i64, name: &str| {
+        let path = "/v1/templates/nightly/update";
+        let body = json!({ "rain": new_rain(10, cents) }).to_string();
+        Signed::post(path, &server.api_key(), body).keyed(name)
+    };
+    let small = change(4_000, "small").send(&server).await;
+    assert_eq!(small.status, 200, "{}", small.text);
+    let asked = change(2_000_000, "large");
+    let answer = asked.send(&server).await;
+    let token = token(&answer);
+    let what = answer.json["what"].as_str().unwrap();
+    assert!(
+        what.contains("20000.00") || what.contains("20,000.00"),
+        "{what}"
+    );
+    assert!(what.contains("schedules"), "{what}");
+    let kept = admin.template("nightly").await.unwrap();
+    assert_eq!(kept.rain["total_cents"], 4_000);
+    let done = confirming(&asked, &token).send(&server).await;
+    assert_eq!(done.status, 200, "{}", done.text);
+}
+
+/// Whoever lost the answer may have lost the token, too.
+#[tokio::test]
+async fn what_was_confirmed_is_answered_again_without_a_token() {
+    let server = Server::start(&ON);
+    let admin = server.admin();
+    admin.create_sponsor("acme").await.unwrap();
+    let asked = deposit(&server, 700, "bank");
+    let token = token(&asked.send(&server).await);
+    let first = confirming(&asked, &token).send(&server).await;
+    assert_eq!(first.status, 200, "{}", first.text);
+    let again = deposit(&server, 700, "bank").send(&server).await;
+    assert_eq!((again.status, &again.json), (200, &first.json));
+    let other = deposit(&server, 800, "bank").send(&server).await;
+    assert_eq!(other.status, 409, "{}", other.text);
+    assert_eq!(balance(&admin).await, Cents(700));
+}
+
 #[tokio::test]
 async fn every_route_that_moves_money_asks_and_small_rains_do_not() {
     let server = Server::start(&ON);

@@ -2,7 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use hongbao::client::admin::{AdminError, NewRain};
+use hongbao::admin::caller::Role;
+use hongbao::client::admin::{AdminClient, AdminError, NewKey, NewRain};
 use hongbao::client::live::{LiveEvent, LiveNumbers, LiveStream};
 use hongbao::client::rains::ListFormat;
 use hongbao::rain::{Cents, RainId, State};
@@ -394,4 +395,28 @@ fn the_manual_knows_every_command_and_each_of_them_speaks_json() {
         let completions = printed(&["completions", shell]);
         assert!(completions.contains("preview"), "{shell}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_with_its_key() {
+    let server = Server::start(&["store.managed_nodes=1", "admin.live_interval_ms=50"]);
+    let rain = server.ready_rain(10, 1_000).await;
+    let admin = server.admin();
+    let new = NewKey {
+        name: "guest".into(),
+        roles: vec![Role::Viewer],
+        expires_at_ms: None,
+    };
+    let key = admin.create_key(&new, None).await.unwrap();
+    let guest = AdminClient::new(&server.admin_url(), &key.credential).unwrap();
+    let mut theirs = guest.live(rain).await.unwrap();
+    let mut ours = admin.live(rain).await.unwrap();
+    next_look(&mut theirs).await.unwrap();
+    admin.revoke_key(&key.key.id).await.unwrap();
+    let over = async { while let Ok(Some(_)) = theirs.next().await {} };
+    let over = tokio::time::timeout(PATIENCE, over).await;
+    over.expect("a revoked key watches on");
+    let (status, _) = problem(guest.live(rain).await.err().unwrap());
+    assert_eq!(status, 401);
+    next_look(&mut ours).await.unwrap();
 }

@@ -286,6 +286,7 @@ async fn no_secret_and_no_name_stands_in_the_log() {
     let metrics = server.metrics().await;
     let running = std::fs::read_to_string(server.data_dir().join("running.json")).unwrap();
     let dir = server.dir.clone();
+    let printed = server.printed.clone();
     server.stop().await;
 
     let log = std::fs::read_to_string(dir.path().join("server.log")).unwrap();
@@ -295,6 +296,7 @@ async fn no_secret_and_no_name_stands_in_the_log() {
     );
     for (place, text) in [
         ("log", &log),
+        ("standard output", &printed),
         ("metrics", &metrics),
         ("running.json", &running),
     ] {

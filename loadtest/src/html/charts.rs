@@ -177,20 +177,21 @@ fn rate(record: &Record) -> Chart {
     };
     let a_second =
         |of: fn(&Slot) -> u64| over_time(whole, |slot, length| Some(of(slot) as f64 / length));
-    let mut lines = vec![
-        Line {
-            name: "answered",
-            colour: "--green",
-            style: Style::Area,
-            points: a_second(|slot| slot.answered),
-        },
-        Line {
+    let mut lines = vec![Line {
+        name: "answered",
+        colour: "--green",
+        style: Style::Area,
+        points: a_second(|slot| slot.answered),
+    }];
+    // A merged run does not know its plan by the second.
+    if whole.iter().any(|slot| slot.planned > 0) {
+        lines.push(Line {
             name: "planned",
             colour: "--gold",
             style: Style::Dashed,
             points: a_second(|slot| slot.planned),
-        },
-    ];
+        });
+    }
     let more = [
         ("dropped", "--red", a_second(|slot| slot.dropped)),
         ("sent late", "--blue", a_second(|slot| slot.late)),
@@ -354,7 +355,6 @@ fn sweep_latency(record: &Record) -> Chart {
     let values: Vec<f64> = values.chain([bound]).collect();
     let usual = record.trials.iter().map(|trial| trial.p50_ms);
     let usual = usual.fold(f64::INFINITY, f64::min);
-    let knee = record.knee.unwrap_or(0.0);
     Chart {
         title: "Latency by rate",
         note: record
@@ -368,10 +368,16 @@ fn sweep_latency(record: &Record) -> Chart {
         y_name: "ms",
         lines,
         bounds: vec![(bound, format!("p99 ≤ {} ms", figure(bound)))],
-        marks: vec![(knee, format!("knee {}", thousands(knee.round() as u64)))],
+        marks: knee(record),
         notes: vec![],
         explained: vec![],
     }
+}
+
+/// None when the search was cut short.
+fn knee(record: &Record) -> Vec<(f64, String)> {
+    let mark = |knee: f64| (knee, format!("knee {}", thousands(knee.round() as u64)));
+    record.knee.map(mark).into_iter().collect()
 }
 
 fn sweep_rate(record: &Record) -> Chart {
@@ -391,7 +397,6 @@ fn sweep_rate(record: &Record) -> Chart {
         },
     ];
     let most = lines.iter().flat_map(|line| &line.points).map(|one| one.1);
-    let knee = record.knee.unwrap_or(0.0);
     Chart {
         title: "Rate offered and reached",
         note: String::new(),
@@ -401,7 +406,7 @@ fn sweep_rate(record: &Record) -> Chart {
         y_name: "a second",
         lines,
         bounds: vec![],
-        marks: vec![(knee, format!("knee {}", thousands(knee.round() as u64)))],
+        marks: knee(record),
         notes: vec![],
         explained: vec![],
     }

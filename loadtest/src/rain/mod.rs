@@ -18,7 +18,7 @@ mod tally;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hongbao::client::Client;
 use hongbao::client::admin::{AdminClient, AdminError, Rain};
@@ -104,6 +104,7 @@ impl Run {
         if self.people.is_empty() {
             self.gather().await?;
         }
+        let began = SystemTime::now();
         let keeper = tokio::spawn({
             let (crew, slot) = (self.crew.clone(), self.slot());
             async move { crew.meter.keep_series(slot).await }
@@ -124,6 +125,7 @@ impl Run {
         let stories = self.go_home().await;
         let mut report = tally::tally(self, &rain, &stories, &winners, audit, closed);
         (report.record.series, report.record.marks) = (series, marks);
+        report.record.began = Some(began);
         Ok(report)
     }
 

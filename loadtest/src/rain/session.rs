@@ -311,13 +311,18 @@ impl Person<'_> {
 
     async fn tap(&mut self, rain: RainId, due: Instant) -> Result<GrabReply, ClientError> {
         let (crew, client, number) = (self.crew, self.client, self.story.number);
-        let mut late_by = Some(crew.meter.planned(due));
+        crew.meter.planned(due);
+        let (mut wanted, mut repeats) = (Some(due), false);
         let grab = client.grab_observed(rain, |attempt| {
-            // Repeats of the client are due when it sends them.
-            let late_by = late_by
-                .take()
-                .unwrap_or_else(|| crew.meter.planned(attempt.sent + attempt.elapsed));
-            crew.meter.record(number, attempt, late_by);
+            if std::mem::replace(&mut repeats, true) {
+                crew.meter.planned(Instant::now());
+            }
+            crew.meter
+                .record(number, attempt, wanted.unwrap_or(attempt.sent));
+            // Whoever was told to wait repeats the tap when it is time; whose answer was lost is still waiting for the first.
+            if attempt.result.is_ok() {
+                wanted = None;
+            }
         });
         let reply = if std::mem::take(&mut self.human.reconnects) {
             // The grab is on its way when the connection goes: whether it won is known only to the server.

@@ -8,7 +8,8 @@ use crate::LoadError;
 use crate::record::{Record, Verdict};
 use crate::swarm::dialect::{Ask, Who};
 
-/// A storm: sessions as fast as they are let in, or at a rate. A latency is from the first packet to the Welcome.
+/// A storm: sessions as fast as they are let in, or at a rate. A latency is from the first packet to the Welcome; at a rate, from the
+/// instant at which the connection was due.
 pub fn connect(args: ConnectArgs) -> Result<Verdict, LoadError> {
     let field = Field::new(&args.target, &args.output)?;
     let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?, expected(&args))?;
@@ -28,7 +29,6 @@ pub fn connect(args: ConnectArgs) -> Result<Verdict, LoadError> {
     let ready = swarm.ready();
     record.sessions = ready;
     record.planned = args.sessions.into();
-    record.sent = args.sessions.into();
     // Every answer is a Welcome.
     record.outcomes = vec![("Welcome".to_owned(), record.answered)];
     record.check(

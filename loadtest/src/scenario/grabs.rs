@@ -50,11 +50,16 @@ pub async fn grabs(args: GrabsArgs) -> Result<Verdict, LoadError> {
     };
     let tally = tally.map_err(generator("run the generator"))?;
     let told = Told::of(&tally);
+    let by_plan = args.packets.is_none() && args.closed.is_none();
+    let enough = by_plan || enough_for(tally.sent as f64) <= f64::from(packets);
     let mut record = Record::new("grabs", &title(&args), field.seed, tally);
     record.sessions = args.sessions as usize;
     field.tell("waiting for settlement, the refund and the audit");
     let ending = rains::close_and_audit(&admin, rain, args.admin.patience).await?;
     hold_against(&mut record, &ending, told);
+    if enough {
+        every_grab_won(&mut record, told);
+    }
     finish(record, &args.output)
 }
 
@@ -62,8 +67,7 @@ fn packets(args: &GrabsArgs, plan: &Plan) -> Result<u32, LoadError> {
     let enough = match (args.packets, args.closed) {
         (Some(packets), _) => packets.into(),
         (None, Some(_)) => CLOSED_PACKETS.into(),
-        // A fifth more: neither arrivals nor users spread evenly.
-        (None, None) => plan.expected() * 1.2 + 1_000.0,
+        (None, None) => enough_for(plan.expected()),
     };
     if enough > PACKETS_MAX {
         return Err(LoadError::Usage(format!(
@@ -72,6 +76,11 @@ fn packets(args: &GrabsArgs, plan: &Plan) -> Result<u32, LoadError> {
         )));
     }
     Ok(enough as u32)
+}
+
+/// Packets with which every one of so many grabs can win. A fifth more: neither arrivals nor users spread evenly.
+fn enough_for(grabs: f64) -> f64 {
+    grabs * 1.2 + 1_000.0
 }
 
 fn title(args: &GrabsArgs) -> String {
@@ -103,6 +112,20 @@ impl Told {
             unknown: tally.unanswered + tally.outcome(Outcome::Retry as i32),
         }
     }
+}
+
+/// For a rain that has a packet for each.
+fn every_grab_won(record: &mut Record, told: Told) {
+    let refused = record.answered - told.won;
+    let outcomes: Vec<String> = record
+        .outcomes
+        .iter()
+        .map(|(name, count)| format!("{name} {}", thousands(*count)))
+        .collect();
+    record.check("every grab won", refused == 0, || {
+        let refused = thousands(refused);
+        format!("{refused} did not: {}", outcomes.join(", "))
+    });
 }
 
 /// Checks what was told against what is on the accounts.

@@ -60,5 +60,17 @@ pub fn idle(args: IdleArgs) -> Result<Verdict, LoadError> {
     record.check("every session was held", left == ready, || {
         format!("{left} of {ready} are left")
     });
+    let (due, answered) = (record.planned, record.answered);
+    let (unanswered, dropped) = (record.unanswered, record.dropped);
+    record.check(
+        "every heartbeat was answered",
+        due > 0 && answered == due,
+        || match due {
+            0 => "none was due: --length is too short for it".to_owned(),
+            due => format!(
+                "{answered} of {due} were; {unanswered} were not, and {dropped} could not be sent"
+            ),
+        },
+    );
     finish(record, &connect.output)
 }

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
 
@@ -105,6 +105,8 @@ fn over_time(logs: &[(&Path, Log)], mut record: Record) -> Record {
     record.answered = all.len();
     record.planned = 0;
     record.per_second = all.len() as f64 / record.seconds.max(1e-9);
+    record.began = Some(UNIX_EPOCH + began).filter(|_| !began.is_zero());
+    // How much was planned in each second stands in no log: a slot says only what was answered.
     // One slot is the whole run of a generator that keeps no series.
     let last = slots.keys().next_back().copied().unwrap_or(0);
     if last < SLOTS_MAX && slots.len() > 1 {
@@ -113,7 +115,6 @@ fn over_time(logs: &[(&Path, Log)], mut record: Record) -> Record {
             let histogram = slots.get(&number).unwrap_or(&none);
             let slot = Slot {
                 answered: histogram.len(),
-                planned: histogram.len(),
                 ..Slot::default()
             };
             let at_s = number as f64 * SLOT.as_secs_f64();

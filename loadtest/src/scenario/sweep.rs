@@ -40,6 +40,10 @@ pub async fn sweep(args: SweepArgs) -> Result<Verdict, LoadError> {
     while let Some(rate) = search.next() {
         let (number, purpose) = (trials.len() as u64 + 1, search.purpose());
         let (tally, ending) = offer(&field, &args, &admin, &mut swarm, (number, rate)).await?;
+        if interrupt::is_set() {
+            endings.push((ending, Told::of(&tally)));
+            break; // half a trial says nothing about its rate
+        }
         let trial = Trial::of(rate, args.length, &tally).judge(args.p99_max);
         field.tell(&format!("{purpose:<10}{}", trial_line(&trial, paint)));
         endings.push((ending, Told::of(&tally)));
@@ -50,22 +54,26 @@ pub async fn sweep(args: SweepArgs) -> Result<Verdict, LoadError> {
             best = None; // it did not hold again
         }
         trials.push(trial);
-        if interrupt::is_set() {
-            break;
-        }
     }
-    let title = format!(
-        "{} winning grabs a second are the knee: p99 ≤ {} ms, over {}",
-        thousands(search.knee().round() as u64),
+    let sought = format!(
+        "p99 ≤ {} ms, over {}",
         args.p99_max,
         of(args.sessions.into(), "session")
     );
+    let (knee, stopped) = (search.found(), stopped(&search, &trials, args.to));
+    let title = match knee {
+        Some(knee) => {
+            let knee = thousands(knee.round() as u64);
+            format!("{knee} winning grabs a second are the knee: {sought}")
+        }
+        None => format!("a search for the knee, cut short: {sought}"),
+    };
     // The charts over time are those of the knee.
     let tally = best.map_or_else(|| Tally::new(0), |(_, tally)| tally);
     let mut record = Record::new("sweep", &title, field.seed, tally);
     record.sessions = args.sessions as usize;
-    record.knee = Some(search.knee());
-    record.stopped = Some(stopped(&search, &trials, args.to));
+    record.knee = knee;
+    record.stopped = Some(stopped);
     record.trials = trials;
     record.p99_max = Some(args.p99_max);
     for (ending, told) in &endings {

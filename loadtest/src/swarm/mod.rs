@@ -42,6 +42,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(3);
 /// The timer of an open loop is not set finer: each wake-up costs some microseconds.
 const TIMER_MIN: Duration = Duration::from_micros(100);
 const READ_BUFFER: usize = 64 * 1024;
+const NS_PER_SECOND: u64 = 1_000_000_000;
 const TIMER: Token = Token(usize::MAX);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ struct Connection {
     free: u64,
     /// When the request in flight under each id was due, ns since the swarm began.
     due: Vec<u64>,
-    /// When the connection was begun, ns since the swarm began.
+    /// When the connection was begun, or was to be by plan, ns since the swarm began.
     began: u64,
 }
 
@@ -190,13 +191,16 @@ impl<D: Dialect> Swarm<D> {
     }
 
     fn tally(&self, start: u64) -> Tally {
+        let mut tally = Tally::new(start);
+        // After a warm-up.
+        tally.began += Duration::from_nanos(start.saturating_sub(self.now()));
         match self.series {
             Some(Series {
                 slot_ms,
                 told,
                 slots_a_line,
-            }) => Tally::new(start).with_series(slot_ms, slots_a_line, Box::new(told)),
-            None => Tally::new(start),
+            }) => tally.with_series(slot_ms, slots_a_line, Box::new(told)),
+            None => tally,
         }
     }
 
@@ -206,7 +210,8 @@ impl<D: Dialect> Swarm<D> {
         ready.filter(|one| one.phase == Phase::Ready).count()
     }
 
-    /// Makes connections, greets, and returns when each is ready or has failed. The tally's latencies are from the first packet to the Welcome.
+    /// Makes connections, greets, and returns when each is ready or has failed. The tally's latencies end with the Welcome. They
+    /// begin with the first packet, or at a given rate when that was due: a server that lets nobody in for a while makes all wait who come meanwhile.
     pub fn connect(&mut self, ramp: Ramp<'_>) -> io::Result<Tally> {
         let mut tally = self.tally(self.now());
         let (start, from) = (self.now(), self.connections.len());
@@ -216,14 +221,23 @@ impl<D: Dialect> Swarm<D> {
             let now = self.now();
             let allowed = match ramp.per_second {
                 0 => ramp.connections as u64,
-                rate => 1 + (now - start) * u64::from(rate) / 1_000_000_000,
+                rate => 1 + (now - start) * u64::from(rate) / NS_PER_SECOND,
             };
             let settled = tally.answered as usize + tally.failed as usize;
             while self.connections.len() < wanted
                 && ((self.connections.len() - from) as u64) < allowed
                 && self.connections.len() - from - settled < CONNECTING_MAX
             {
-                self.begin(ramp)?;
+                let (number, now) = ((self.connections.len() - from) as u64, self.now());
+                let due = match ramp.per_second {
+                    0 => now,
+                    rate => start + number * NS_PER_SECOND / u64::from(rate),
+                };
+                if ramp.per_second > 0 {
+                    tally.planned(due, now);
+                }
+                tally.sent += 1;
+                self.begin(ramp, due)?;
             }
             if settled >= ramp.connections {
                 tally.end(self.now());
@@ -243,7 +257,7 @@ impl<D: Dialect> Swarm<D> {
         }
     }
 
-    fn begin(&mut self, ramp: Ramp<'_>) -> io::Result<()> {
+    fn begin(&mut self, ramp: Ramp<'_>, due: u64) -> io::Result<()> {
         let index = self.connections.len();
         let server = ramp.servers[index % ramp.servers.len()];
         let socket = socket2::Socket::new(
@@ -276,7 +290,7 @@ impl<D: Dialect> Swarm<D> {
             backlog: vec![],
             free: u64::MAX,
             due: vec![],
-            began: self.now(),
+            began: due,
         });
         Ok(())
     }

@@ -1,3 +1,5 @@
+use std::time::SystemTime;
+
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Serializer, V2Serializer};
 
@@ -47,6 +49,10 @@ struct Series {
 pub struct Tally {
     start: u64,
     end: Option<u64>,
+    /// When the start was, by the clock on the wall.
+    pub began: SystemTime,
+    /// When the last answer came; 0 when none did.
+    last_answer: u64,
     pub sent: u64,
     /// All of them, also those of the warm-up and after the end.
     pub answered: u64,
@@ -77,6 +83,8 @@ impl Tally {
         Tally {
             start,
             end: None,
+            began: SystemTime::now(),
+            last_answer: 0,
             sent: 0,
             answered: 0,
             counted: 0,
@@ -136,6 +144,7 @@ impl Tally {
 
     pub fn record(&mut self, due: u64, now: u64, code: u8) {
         self.answered += 1;
+        self.last_answer = now;
         self.outcomes[usize::from(code).min(CODES - 1)] += 1;
         if now < self.start {
             return;
@@ -169,6 +178,10 @@ impl Tally {
     pub fn seconds(&self) -> f64 {
         let end = self.end.unwrap_or(self.start);
         end.saturating_sub(self.start) as f64 / 1e9
+    }
+
+    pub fn seconds_to_last_answer(&self) -> f64 {
+        self.last_answer.saturating_sub(self.start) as f64 / 1e9
     }
 
     /// Answers a second, from start to end.

@@ -19,6 +19,7 @@ use super::super::server::Peer;
 use super::super::signing::{Credential, random_text};
 use super::super::{Admin, Shared};
 use super::session::{self, COOKIE, Cookie};
+use super::throttle;
 use crate::clock::now_ms;
 use crate::ledger::{ConsoleSession, End, Write};
 use crate::metrics;
@@ -83,13 +84,14 @@ pub async fn log_in(State(admin): Shared, request: Request) -> Result<Response, 
         let detail = "the connection does not say where it comes from";
         Problem::new(500, "no address", detail)
     })?;
+    if given.id.len() > throttle::KEY_MAX {
+        metrics::get().console_login("failed");
+        return Err(nobody());
+    }
     let begun = admin.logins.begin(&given.id, *address, Instant::now());
     begun.inspect_err(|_| metrics::get().console_login("throttled"))?;
     let holder = admin.gate.holder(&admin, &given.id, &given.secret).await;
-    let holder = holder.and_then(|holder| {
-        let detail = "there is no such key, or its secret is another";
-        holder.ok_or_else(|| Problem::new(401, "the login failed", detail))
-    });
+    let holder = holder.and_then(|holder| holder.ok_or_else(nobody));
     let (caller, secret_hash) = match holder {
         Ok(holder) => holder,
         Err(problem) => {
@@ -126,6 +128,11 @@ pub async fn log_in(State(admin): Shared, request: Request) -> Result<Response, 
     let cookie = cookie(&parts.headers, &text, most.as_secs().max(1));
     let who = Who::new(&admin, caller, &session.hash);
     Ok((StatusCode::OK, cookie, Json(who)).into_response())
+}
+
+fn nobody() -> Problem {
+    let detail = "there is no such key, or its secret is another";
+    Problem::new(401, "the login failed", detail)
 }
 
 /// A line of the log. Failed logins of keys that there are: 10 a minute of each at most, in each process.

@@ -14,8 +14,11 @@ const PER_KEY: u32 = 10;
 /// An office may be behind one address.
 const PER_ADDRESS: u32 = 30;
 const WINDOW: Duration = Duration::from_secs(60);
-/// Keys and addresses remembered; about 150 bytes each. When all of them are fresh, nobody new logs in until the first is not.
+/// Keys and addresses remembered; about 150 bytes each, a key's text being at most [`KEY_MAX`] long. When all of them are fresh, nobody new logs in until the first is not.
 const REMEMBERED_MAX: usize = 10_000;
+
+/// Longer than the id of any key: such a text is refused before it is counted.
+pub const KEY_MAX: usize = 64;
 
 /// Tries that failed, or have not ended.
 #[derive(Default)]
@@ -25,6 +28,8 @@ pub struct Logins(Mutex<Tries>);
 struct Tries {
     by_key: HashMap<String, Count>,
     by_address: HashMap<IpAddr, Count>,
+    /// When what is over was last forgotten.
+    swept_at: Option<Instant>,
 }
 
 struct Count {
@@ -36,11 +41,12 @@ impl Logins {
     /// Counts a try before it is known how it ends, so that many at once are counted too.
     pub fn begin(&self, key: &str, address: IpAddr, now: Instant) -> Result<(), Problem> {
         let mut tries = self.0.lock().expect("no panic under this lock");
+        tries.forget_old(now);
         let address = network(address);
         let wait = |wait: Duration| {
             let seconds = wait.as_secs() + 1;
             let detail = format!("too many logins failed: try again in {seconds} s");
-            Problem::new(429, "too many logins", detail)
+            Problem::new(429, "too many logins", detail).retry_after(wait)
         };
         // The address first: whoever is over its own bound counts against no key.
         count(&mut tries.by_address, address, PER_ADDRESS, now).map_err(wait)?;
@@ -54,6 +60,19 @@ impl Logins {
         if let Some(count) = tries.by_address.get_mut(&network(address)) {
             count.tries = count.tries.saturating_sub(1);
         }
+    }
+}
+
+impl Tries {
+    /// Once a window, so that a login costs no walk through all of them.
+    fn forget_old(&mut self, now: Instant) {
+        let age = |since: Instant| now.saturating_duration_since(since);
+        if self.swept_at.is_some_and(|at| age(at) < WINDOW) {
+            return;
+        }
+        self.swept_at = Some(now);
+        self.by_key.retain(|_, count| age(count.since) < WINDOW);
+        self.by_address.retain(|_, count| age(count.since) < WINDOW);
     }
 }
 
@@ -125,6 +144,20 @@ mod tests {
         }
         assert!(logins.begin("c", beside, later).is_err(), "the same /64");
         logins.begin("c", here, later).unwrap();
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let logins = Logins::default();
+        let start = Instant::now();
+        for n in 0..20u8 {
+            let address = IpAddr::from([192, 0, 2, n]);
+            logins.begin(&n.to_string(), address, start).unwrap();
+        }
+        let here = IpAddr::from([192, 0, 2, 99]);
+        logins.begin("late", here, start + WINDOW).unwrap();
+        let tries = logins.0.lock().unwrap();
+        assert_eq!((tries.by_key.len(), tries.by_address.len()), (1, 1));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!   event: end       data: {"reason"}: finished, settled (closed, and no claim is on its way), or draining; the stream ends
 //! ```
 //!
+//! A stream whose key is revoked, or has lost its role, breaks off within seconds.
 //! All who watch the same rain share one look. It ends with the last of them, with the rain, or with the process. Whoever reads slowly misses looks, and
 //! costs no more than who reads quickly: only the last one is kept.
 
@@ -15,14 +16,16 @@ mod numbers;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, stream};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use super::caller::{Access, Caller, Module};
 use super::problem::Problem;
 use super::rains::find;
 use super::{Admin, Shared};
@@ -32,6 +35,8 @@ use crate::task;
 
 /// A comment now and then tells both ends that the other is there.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How long somebody who may not watch any more goes on watching, at most.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 /// After a lost stream a browser comes back so soon.
 const COME_BACK: Duration = Duration::from_secs(1);
 
@@ -83,6 +88,7 @@ impl Live {
 
 pub async fn stream(
     State(admin): Shared,
+    Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let rain = find(&admin, &id).await?.id;
@@ -96,6 +102,9 @@ pub async fn stream(
     let watching = Watching {
         told: subscribe(&admin, rain),
         rest: Rest::Looks,
+        admin,
+        key: caller.id,
+        asked_at: Instant::now(),
         _place: place,
     };
     let events = stream::unfold(watching, Watching::next);
@@ -107,6 +116,10 @@ pub async fn stream(
 struct Watching {
     told: watch::Receiver<Told>,
     rest: Rest,
+    admin: Arc<Admin>,
+    /// Whose it is, and when the gate last said that it may.
+    key: String,
+    asked_at: Instant,
     _place: OwnedSemaphorePermit,
 }
 
@@ -129,6 +142,10 @@ impl Watching {
                 Rest::Looks => {}
             }
             let alive = self.told.changed().await.is_ok();
+            // Whoever is sent away is told why when they come back.
+            if !self.may_go_on().await {
+                return None;
+            }
             let told = self.told.borrow_and_update().clone();
             if let Some(reason) = told.end.or((!alive).then_some("draining")) {
                 self.rest = Rest::End(reason);
@@ -139,6 +156,17 @@ impl Watching {
             }
         };
         Some((Ok(event), self))
+    }
+
+    /// Nobody loses a stream because the ledger is away.
+    async fn may_go_on(&mut self) -> bool {
+        if self.asked_at.elapsed() < ASK_AGAIN {
+            return true;
+        }
+        self.asked_at = Instant::now();
+        let gate = &self.admin.gate;
+        let may = gate.still_may(&self.admin, &self.key, Module::Rains, Access::Read);
+        may.await.unwrap_or(true)
     }
 }
 

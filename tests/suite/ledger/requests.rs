@@ -7,6 +7,7 @@ use super::{Store, on_both_stores};
 on_both_stores!(
     a_request_whose_holder_died_is_taken_over_and_answered_once,
     what_nobody_ended_is_logged_as_unknown_and_old_answers_are_forgotten,
+    a_good_key_is_known_however_many_were_revoked_since,
     a_line_of_the_log_and_a_key_are_there_for_good,
 );
 
@@ -82,6 +83,19 @@ async fn what_nobody_ended_is_logged_as_unknown_and_old_answers_are_forgotten(st
     assert!(matches!(begin("done", 2_000).await, Begun::Answered { .. }));
     assert_eq!(ledger.sweep_requests(3_000, 0, 1_001).await.unwrap(), 0);
     assert_eq!(begin("done", 3_000).await, Begun::Ours);
+}
+
+async fn a_good_key_is_known_however_many_were_revoked_since(store: Store) {
+    let ledger = &store.ledger;
+    let revoked = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2100)
+        INSERT INTO api_keys (id, name, roles, generation, secret_hash, created_at_ms, revoked_at_ms)
+        SELECT 'r' || i, 'x', 'viewer', 1, 'h', 1000 + i, 5000 FROM n";
+    store.sql(revoked).await.unwrap();
+    let good = "INSERT INTO api_keys (id, name, roles, generation, secret_hash, created_at_ms) VALUES ('old', 'x', 'viewer', 1, 'h', 1)";
+    store.sql(good).await.unwrap();
+    let known = ledger.known_api_keys(6_000, 0).await.unwrap();
+    assert_eq!(known[0].id, "old");
+    assert!(known.len() <= 2_000);
 }
 
 async fn a_line_of_the_log_and_a_key_are_there_for_good(store: Store) {

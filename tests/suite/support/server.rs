@@ -21,6 +21,8 @@ pub struct Server {
     pub dir: Arc<TempDir>,
     pub addresses: Addresses,
     settings: Vec<String>,
+    /// On standard output, until it was ready.
+    pub printed: String,
 }
 
 /// The program under test.
@@ -82,7 +84,12 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().unwrap())
             .lines()
             .map_while(Result::ok);
-        if !lines.any(|line| line == "ready") {
+        let mut printed = vec![];
+        let ready = lines.any(|line| {
+            printed.push(line);
+            printed.last().is_some_and(|line| line == "ready")
+        });
+        if !ready {
             panic!(
                 "the server did not start: {}",
                 std::fs::read_to_string(dir.path().join("server.log")).unwrap()
@@ -94,6 +101,7 @@ impl Server {
             dir,
             addresses,
             settings,
+            printed: printed.join("\n"),
         }
     }
 

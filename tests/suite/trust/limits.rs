@@ -1,4 +1,4 @@
-//! What one client may cost: slow bodies, bodies without end, too many connections. (Slow headers are in `admin.rs`.)
+//! What one client may cost: slow bodies, bodies without end, answers that nobody reads, too many connections. (Slow headers are in `admin.rs`.)
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -87,4 +87,31 @@ async fn connections_beyond_the_cap_wait_until_one_goes() {
     let late = tokio::time::timeout(PATIENCE, third.read_exact(&mut answer)).await;
     late.expect("it is its turn").unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+/// Whoever asks for much and reads nothing keeps a place until its time is over, and no longer.
+#[tokio::test]
+async fn answers_that_nobody_reads_do_not_hold_the_listener() {
+    let settings = [
+        "store.managed_nodes=1",
+        "admin.connections_max=4",
+        "admin.write_timeout_ms=300",
+        "admin.header_timeout_ms=60000",
+    ];
+    let server = Server::start(&settings);
+    let mut held = vec![];
+    for _ in 0..4 {
+        let mut stream = connect(&server).await;
+        let request = "GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n".repeat(1_000);
+        stream.write_all(request.as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    let mut other = connect(&server).await;
+    other
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let answer = whole_answer(&mut other).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(held);
 }

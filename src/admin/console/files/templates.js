@@ -3,7 +3,7 @@
 import { h, replace } from "./dom.js";
 import * as api from "./api.js";
 import { count, money, rule } from "./format.js";
-import { busy, button, dialog, empty, failure, faultText, field, heading, input, loading, notice, page, pages, table, toast, writing } from "./parts.js";
+import { busy, button, confirm, dialog, empty, failure, faultText, field, heading, input, loading, notice, page, pages, table, toast, writing } from "./parts.js";
 import { rainForm } from "./rainform.js";
 
 const to = (name) => `#/templates/${encodeURIComponent(name)}`;
@@ -47,7 +47,8 @@ function edit(main, name, rain) {
     delete body.opens_at_ms;
     if (name === undefined && !called.value.trim()) throw new Error("It needs a name");
     const [path, sent] = name === undefined ? ["/v1/templates", { name: called.value.trim(), rain: body }] : [`/v1/templates/${encodeURIComponent(name)}/update`, { rain: body }];
-    const template = await api.write(path, sent, { key: keyOf(sent) });
+    const template = await api.write(path, sent, { key: keyOf(sent), confirm });
+    if (!template) return;
     toast(name === undefined ? "The template is there" : "Saved", template.name);
     location.hash = "/templates";
   };
