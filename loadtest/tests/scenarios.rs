@@ -299,7 +299,7 @@ async fn a_rain_is_written_down_in_every_form_and_merged_with_another() {
         "--crowd",
         "burst",
         "--leaving",
-        "20",
+        "50",
         "--tap-again",
         "20ms..50ms",
         "--source-addresses",
