@@ -56,7 +56,7 @@ impl Report {
     /// In the log: a person looks at what was lost, and at nothing else.
     fn tell(&self, rain: &Rain, again: bool) {
         if self.is_empty() {
-            tracing::info!(rain = %rain.id, buckets = ?self.buckets, again, "compared with the ledger: nothing was lost");
+            tracing::info!(rain = %rain.id, buckets = ?self.buckets, again, "repaired: compared with the ledger, nothing was lost");
             return;
         }
         tracing::error!(
