@@ -147,14 +147,6 @@ fn retry(request_id: u64, rain: RainId) -> impl FnOnce(&Worker, &Rc<Session>) {
     move |worker, session| worker.reply_grab(session, request_id, rain, Outcome::Retry, None)
 }
 
-/// The user will most likely tap in this rain: the answer may be there by then.
-pub fn ask_ahead(worker: &Worker, session: &Session, rain: &RainView) {
-    let user = session.user().filter(|_| session.edge().is_none());
-    if let (Some(risk), Some(user)) = (&worker.risk, user) {
-        let _ = risk.ask(rain.snapshot.rain, user.as_str()); // only for the memory
-    }
-}
-
 fn doubt(verdict: Verdict) -> Option<Doubt> {
     match verdict {
         Verdict::Allow => None,

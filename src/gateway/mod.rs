@@ -2,6 +2,8 @@
 
 /// What is answered without Redis.
 mod admission;
+/// Users whom the risk service is asked about before they tap.
+mod ahead;
 /// When to look at which session again.
 mod deadlines;
 /// Those who tap before the opening, too often.

@@ -225,6 +225,8 @@ impl Rains {
         self.views.load().get(&rain).cloned()
     }
 
+    /// The news that this rain is to come.
+    Announced(RainId),
     /// Rains of a room that are announced or open.
     pub fn in_room(&self, room: &str) -> Vec<Arc<RainView>> {
         let now = now_ms();
@@ -381,25 +383,29 @@ impl Rains {
         for (id, view) in views.iter() {
             let (phase, sold_out) = (view.phase(now), view.snapshot.sold_out);
             let before = told.insert(*id, (phase, sold_out));
-            let room: Arc<str> = view.snapshot.room.as_str().into();
             let mut frames = vec![];
             // What was over when this gateway first heard of it is no news. Who was told that all is gone is told that it falls again.
             let topped_up = phase == Phase::Open && !sold_out;
             if before.is_none_or(|(before, gone)| before != phase || (gone && topped_up))
                 && (before.is_some() || phase != Phase::Closed)
             {
-                frames.extend(view.push(phase));
+                let rank = match phase {
+                    Phase::Announced => Rank::Announced(*id),
+                    Phase::Untold | Phase::Open | Phase::Closed => Rank::News,
+                };
+                frames.extend(view.push(phase).map(|frame| (frame, rank)));
             }
             if sold_out && phase == Phase::Open && before.is_none_or(|(_, before)| !before) {
-                frames.push(view.push_sold_out());
+                frames.push((view.push_sold_out(), Rank::News));
             }
-            for frame in frames {
+            for (frame, rank) in frames {
+                let room: Arc<str> = view.snapshot.room.as_str().into();
                 for worker in pushes {
                     let _ = worker
                         .send(Push {
                             room: room.clone(),
                             frame: frame.clone(),
-                            rank: Rank::News,
+                            rank,
                         })
                         .await;
                 }

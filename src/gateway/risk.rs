@@ -1,14 +1,14 @@
 //! An external risk service is asked about a user once in a rain: see `proto/risk.md`.
 //!
 //! The workers only look into a memory. Whoever is not in it is asked about in the background, many users in one request, and their grab waits for the
-//! answer; a user who watches the rain's room is asked about before the first tap. When there is no answer, `risk.fail` decides, and nothing is
-//! remembered. Full queue, full memory, and the pause after a failed request count as no answer.
+//! answer; a user who watches the rain's room is asked about before the first tap (see `ahead.rs`). When there is no answer, `risk.fail` decides, and
+//! nothing is remembered. Full queue, full memory, and the pause after a failed request count as no answer, also for those who wait for their turn.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::http::{Request, header};
 use bytes::Bytes;
@@ -41,8 +41,10 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Verdict(Verdict),
-    /// Somebody waits for the answer already.
-    Asking,
+    /// Somebody waits for the answer already. The time is ms since the start, in as few bytes as a verdict leaves free: it comes round in 49 days.
+    Asking {
+        since_ms: u32,
+    },
 }
 
 /// What asking came to.
@@ -50,9 +52,9 @@ pub enum Asked {
     Verdict(Verdict),
     /// Told when the answer is there; dropped without a word when there is none.
     Wait(oneshot::Receiver<Verdict>),
-    /// Somebody asked before and waits.
+    /// Somebody asked a moment ago and waits.
     UnderWay,
-    /// There is no room, or the service was found away a moment ago.
+    /// There is no room, the service was found away a moment ago, or the answer should have been here by now.
     NotNow,
 }
 
@@ -85,21 +87,21 @@ impl Memory {
     }
 
     /// What is known; if nothing, that somebody asks now. `None`: no room.
-    fn begin(&self, rain: RainId, user: &str) -> Option<Option<Known>> {
+    fn begin(&self, rain: RainId, user: &str, now_ms: u32) -> Option<Option<Known>> {
         let (shard, key) = self.key(rain, user);
         let mut shard = self.shards[shard].lock().expect("no panic under this lock");
         if let Some(known) = shard.get(&key) {
             return Some(Some(*known));
         }
         if shard.len() >= self.shard_max {
-            // The oldest rain is forgotten as a whole. One that fills the memory alone has no more room.
+            // The oldest rain is forgotten as a whole. One that is the oldest itself has no more room: what is newer is needed for longer.
             let oldest = shard.keys().map(|(rain, _)| *rain).min()?;
-            if oldest == rain {
+            if rain <= oldest {
                 return None;
             }
             shard.retain(|(rain, _), _| *rain != oldest);
         }
-        shard.insert(key, Known::Asking);
+        shard.insert(key, Known::Asking { since_ms: now_ms });
         Some(None)
     }
 
@@ -185,7 +187,7 @@ impl Risk {
     }
 
     /// How long a grab waits for an answer: its turn, and a request.
-    pub fn wait_max(&self) -> std::time::Duration {
+    pub fn wait_max(&self) -> Duration {
         self.settings.timeout * 2
     }
 
@@ -194,9 +196,17 @@ impl Risk {
             metrics::get().risk_full.increment(1);
             Asked::NotNow
         };
-        match self.memory.begin(rain, user) {
+        let now_ms = self.now_ms() as u32;
+        match self.memory.begin(rain, user, now_ms) {
             Some(Some(Known::Verdict(verdict))) => return Asked::Verdict(verdict),
-            Some(Some(Known::Asking)) => return Asked::UnderWay,
+            Some(Some(Known::Asking { since_ms })) => {
+                // Asked ahead, nobody may be waiting whose time runs out: it runs out here.
+                let asked = Duration::from_millis(now_ms.wrapping_sub(since_ms).into());
+                return match self.is_paused() || asked > self.wait_max() {
+                    true => Asked::NotNow,
+                    false => Asked::UnderWay,
+                };
+            }
             Some(None) => {}
             None => return full(),
         }
@@ -204,8 +214,7 @@ impl Risk {
             self.memory.put(rain, user, None);
             asked
         };
-        let now_ms = self.started.elapsed().as_millis() as u64;
-        if now_ms < self.paused_until_ms.load(Ordering::Relaxed) {
+        if self.is_paused() {
             return give_up(Asked::NotNow);
         }
         let Ok(name) = UserId::new(user) else {
@@ -221,6 +230,19 @@ impl Risk {
             Ok(()) => Asked::Wait(wait),
             Err(_) => give_up(full()),
         }
+    }
+
+    /// Whether there is room for a question whose answer nobody waits for. Half the queue is left to those who tap.
+    pub fn has_room_ahead(&self) -> bool {
+        !self.is_paused() && self.questions.capacity() > self.settings.queue_max / 2
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn is_paused(&self) -> bool {
+        self.now_ms() < self.paused_until_ms.load(Ordering::Relaxed)
     }
 
     fn answered(&self, question: Question, verdict: Option<Verdict>) {
@@ -239,7 +261,7 @@ impl Risk {
     }
 
     fn pause(&self, problem: &str) {
-        let now_ms = self.started.elapsed().as_millis() as u64;
+        let now_ms = self.now_ms();
         let until = now_ms + self.settings.pause.as_millis() as u64;
         // Said once for all requests that fail together.
         if self.paused_until_ms.fetch_max(until, Ordering::Relaxed) < now_ms {
@@ -282,6 +304,13 @@ impl Desk {
     }
 
     async fn ask(&self, rain: RainId, questions: Vec<Question>) {
+        // What was queued before the pause is not asked in it either: a service that hangs would hold up everyone, one request after the other.
+        if self.risk.is_paused() {
+            for question in questions {
+                self.risk.answered(question, None);
+            }
+            return;
+        }
         // A panic must not leave users as asked about for ever, nor this desk empty.
         let posted = task::contained("risk_desk", self.post(rain, &questions)).await;
         let verdicts = match posted.unwrap_or_else(|panicked| Err(panicked.to_string())) {
@@ -349,12 +378,15 @@ mod tests {
         };
         let fill = |rain| {
             (0..10_000)
-                .filter(|n| memory.begin(rain, &format!("u{n}")).is_some())
+                .filter(|n| memory.begin(rain, &format!("u{n}"), 0).is_some())
                 .count()
         };
         let first = fill(rain(1));
         assert_eq!((first, count(rain(1))), (SHARDS * 4, SHARDS * 4));
         fill(rain(2));
+        assert_eq!((count(rain(1)), count(rain(2))), (0, SHARDS * 4));
+        // A late tap in an older rain pushes nothing out.
+        assert_eq!(fill(rain(1)), 0);
         assert_eq!((count(rain(1)), count(rain(2))), (0, SHARDS * 4));
     }
 }

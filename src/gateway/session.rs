@@ -24,6 +24,7 @@ use tokio::io::Interest;
 use tokio::sync::Notify;
 
 use super::admission::{self, Remembered};
+use super::ahead;
 use super::edge::Edge;
 use super::inbox;
 use super::limits::{Place, Verdict};
@@ -433,7 +434,7 @@ impl Session {
                     self.send_bytes(worker, &rain.push_sold_out());
                 }
                 // Known before the first tap.
-                admission::ask_ahead(worker, self, &rain);
+                ahead::of_session(worker, self, rain.snapshot.rain);
             }
         }
     }

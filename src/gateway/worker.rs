@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
+use super::ahead;
 use super::deadlines::Deadlines;
 use super::early::Early;
 use super::edge::Edges;
@@ -88,6 +89,8 @@ pub struct Worker {
     lanes: RefCell<Vec<[Vec<Rc<Lane>>; 2]>>,
     next_lane: Cell<usize>,
     pub(super) rooms: Rooms,
+    /// Held by the rain whose room the risk service is asked about.
+    pub(super) ahead: tokio::sync::Mutex<()>,
     pub(super) tellings: RefCell<Tellings>,
     pub(super) users: Users,
     pub(super) edges: Edges,
@@ -165,6 +168,7 @@ impl Worker {
             lanes: RefCell::default(),
             next_lane: Cell::new(0),
             rooms: Rooms::default(),
+            ahead: tokio::sync::Mutex::default(),
             tellings: RefCell::default(),
             users: Users::default(),
             edges: Edges::default(),
@@ -332,10 +336,12 @@ impl Worker {
             .retain(|_, since| since.elapsed() < MISSING_FOR);
     }
 
-    async fn push(&self, push: Push) {
+    async fn push(self: &Rc<Self>, push: Push) {
         crate::crash::bug("worker");
-        if let Rank::Progress(progress) = push.rank {
-            return self.push_progress(&push, progress).await;
+        match push.rank {
+            Rank::Progress(progress) => return self.push_progress(&push, progress).await,
+            Rank::Announced(rain) => ahead::of_room(self, rain, &push.room),
+            Rank::News => {}
         }
         let watching = self.rooms.watching(&push.room);
         crate::metrics::get()

@@ -1,12 +1,11 @@
 //! What stands between a script and a packet.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+/// What an external service says of users.
+mod risk;
+
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
-use axum::{Json, Router};
 use bytes::Bytes;
 use hongbao::client::admin::NewRain;
 use hongbao::client::{Client, Login, Settings};
@@ -15,11 +14,6 @@ use hongbao::wire::client_frame::Request;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{Grab, GrabResult, Outcome, RainOpened};
 
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
-
-use crate::support::eventually;
 use crate::support::server::{Server, new_rain};
 use crate::support::wire::{Raw, final_outcome};
 
@@ -232,199 +226,4 @@ async fn a_rains_key_is_first_told_when_it_opens_and_without_it_nobody_wins() {
         (Outcome::AlreadyWon, won.packet_id)
     );
     assert_eq!(dora.grab(rain.get()).await.outcome(), Outcome::Closed);
-}
-
-/// A risk service: judges users by the beginning of their names, and may be told to fail.
-struct Desk {
-    url: String,
-    asked: Arc<Mutex<Vec<String>>>,
-    fails: Arc<AtomicBool>,
-}
-
-impl Desk {
-    async fn start() -> Desk {
-        let (asked, fails) = (
-            Arc::<Mutex<Vec<String>>>::default(),
-            Arc::<AtomicBool>::default(),
-        );
-        let (seen, failing) = (asked.clone(), fails.clone());
-        let judge = move |headers: HeaderMap, Json(question): Json<serde_json::Value>| {
-            let (seen, failing) = (seen.clone(), failing.clone());
-            async move {
-                assert_eq!(headers["authorization"], "Bearer sesame");
-                assert!(question["rain_id"].as_u64().unwrap() > 0);
-                let users = question["users"].as_array().unwrap();
-                let users: Vec<&str> = users.iter().map(|user| user.as_str().unwrap()).collect();
-                seen.lock()
-                    .unwrap()
-                    .extend(users.iter().map(|user| (*user).to_owned()));
-                let verdict = |user: &&str| match user.split('-').next() {
-                    Some("bad") => "deny",
-                    Some("odd") => "hold",
-                    _ => "allow",
-                };
-                let verdicts: Vec<&str> = users.iter().map(verdict).collect();
-                match failing.load(Relaxed) {
-                    false => Ok(Json(serde_json::json!({ "verdicts": verdicts }))),
-                    true => Err(StatusCode::INTERNAL_SERVER_ERROR),
-                }
-            }
-        };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/risk", listener.local_addr().unwrap());
-        let app = Router::new().route("/risk", post(judge));
-        tokio::spawn(async move {
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let service = TowerToHyperService::new(app.clone());
-                let serve = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                tokio::spawn(serve);
-            }
-        });
-        Desk { url, asked, fails }
-    }
-
-    fn times(&self, user: &str) -> usize {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|name| *name == user).count()
-    }
-
-    /// A server that asks it.
-    fn server(&self, settings: &[&str]) -> (Server, tempfile::TempDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let token = dir.path().join("token");
-        std::fs::write(&token, "sesame\n").unwrap();
-        let (url, token) = (
-            format!("risk.url={}", self.url),
-            format!("risk.token_file={}", token.display()),
-        );
-        let mut all = vec![url.as_str(), token.as_str(), "gateway.retry_after_ms=20"];
-        all.extend(settings);
-        (Server::start(&all), dir)
-    }
-}
-
-#[tokio::test]
-async fn a_user_is_asked_about_once_a_rain_and_the_verdict_decides() {
-    let desk = Desk::start().await;
-    let (server, _dir) = desk.server(&[]);
-    let rain = server.open_rain(100, 10_000).await;
-    for user in ["anna", "odd-ben", "bad-cleo"] {
-        let wanted = match user {
-            "bad-cleo" => Outcome::Barred,
-            _ => Outcome::Won,
-        };
-        let mut raw = Raw::user(&server, user).await;
-        let first = final_outcome(&mut raw, rain.get()).await;
-        assert_eq!(first.outcome(), wanted, "{user}");
-        // On another session, and after the memory of this one.
-        let again = Raw::user(&server, user).await.grab(rain.get()).await;
-        let repeated = match wanted {
-            Outcome::Won => Outcome::AlreadyWon,
-            other => other,
-        };
-        assert_eq!(
-            (again.outcome(), again.packet_id),
-            (repeated, first.packet_id)
-        );
-        assert_eq!(desk.times(user), 1, "{user}");
-    }
-    // Whoever watches is asked about before tapping; an edge session's users are like all others.
-    let mut dora = Raw::user(&server, "dora").await;
-    dora.watch("quiz").await;
-    eventually("dora to be known", async || {
-        (desk.times("dora") == 1).then_some(())
-    })
-    .await;
-    let mut edge = Raw::edge(&server, "edge-1").await;
-    assert_eq!(
-        edge.grab_as(rain.get(), "bad-emil").await.outcome(),
-        Outcome::Barred
-    );
-    assert_eq!(
-        edge.grab_as(rain.get(), "fay").await.outcome(),
-        Outcome::Won
-    );
-
-    // The held win is not paid; a person decides, with the tools that there are.
-    server.until_settled(rain).await;
-    let admin = server.admin();
-    let balance = async |user: &str| {
-        admin
-            .account(&format!("user:{user}"))
-            .await
-            .ok()
-            .map(|account| account.balance_cents)
-    };
-    assert!(balance("anna").await.is_some());
-    assert_eq!(balance("odd-ben").await, None);
-    let mut ben = Raw::user(&server, "odd-ben").await;
-    let packet = ben.grab(rain.get()).await;
-    let letters = dead(&server, &["list", "--reason", "held"]);
-    assert!(
-        letters.contains(&packet.packet_id.to_string()) && letters.contains("odd-ben"),
-        "{letters}"
-    );
-    assert!(audit(&server, rain).contains("audit: balanced"));
-    dead(&server, &["requeue", &packet.packet_id.to_string()]);
-    eventually("the held claim to be paid", async || {
-        balance("odd-ben").await
-    })
-    .await;
-    assert_eq!(balance("odd-ben").await, Some(Cents(packet.cents)));
-    assert!(audit(&server, rain).contains("audit: balanced"));
-    let metrics = server.metrics().await;
-    assert!(
-        metrics.contains("hongbao_risk_users_total{result=\"deny\"} 2\n"),
-        "{metrics}"
-    );
-}
-
-fn dead(server: &Server, args: &[&str]) -> String {
-    command(server, &[&["dead"], args].concat())
-}
-
-fn audit(server: &Server, rain: RainId) -> String {
-    command(server, &["audit", &rain.to_string()])
-}
-
-fn command(server: &Server, args: &[&str]) -> String {
-    let output = crate::support::server::hongbao()
-        .arg("--data-dir")
-        .arg(server.data_dir())
-        .args(args)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{args:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[tokio::test]
-async fn without_an_answer_the_setting_decides_and_nothing_is_remembered() {
-    for (fail, wanted) in [("open", Outcome::Won), ("closed", Outcome::Checking)] {
-        let desk = Desk::start().await;
-        desk.fails.store(true, Relaxed);
-        let fail = format!("risk.fail={fail}");
-        let (server, _dir) = desk.server(&[&fail, "risk.pause_ms=100"]);
-        let rain = server.open_rain(100, 10_000).await;
-        let mut anna = Raw::user(&server, "anna").await;
-        let result = anna.grab(rain.get()).await;
-        assert_eq!(result.outcome(), wanted);
-        // In the pause nobody is asked.
-        let mut ben = Raw::user(&server, "ben").await;
-        assert_eq!(ben.grab(rain.get()).await.outcome(), wanted);
-        desk.fails.store(false, Relaxed);
-        let mut cleo = Raw::user(&server, "bad-cleo").await;
-        let barred = eventually("the service to be asked again", async || {
-            let result = cleo.grab(rain.get()).await;
-            (result.outcome() != Outcome::Checking).then_some(result.outcome())
-        })
-        .await;
-        // With `open` she may have won before the service was back.
-        assert!(
-            barred == Outcome::Barred || wanted == Outcome::Won,
-            "{barred:?}"
-        );
-        assert!(final_outcome(&mut anna, rain.get()).await.packet_id > 0);
-    }
 }
