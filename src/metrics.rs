@@ -103,7 +103,7 @@ pub const SURFACE: &[(&str, &str, &str)] = &[
     (
         "hongbao_tls_reloads_total",
         "counter",
-        "Changed certificates by result: loaded, broken (the old one stays in use).",
+        "Attempts to load a changed certificate by result: loaded, broken (the old one stays in use; tried again at each look).",
     ),
     (
         "hongbao_frames_refused_total",

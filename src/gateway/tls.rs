@@ -40,13 +40,23 @@ struct Stamp {
     len: u64,
     seconds: i64,
     nanoseconds: i64,
+    /// Owner and rights, too, decide whether it can be read.
+    changed_seconds: i64,
+    changed_nanoseconds: i64,
+}
+
+/// The last look at the files.
+struct Seen {
+    stamps: [Option<Stamp>; 2],
+    /// Why they could not be used, as it was told.
+    problem: Option<String>,
 }
 
 /// The certificate in use. A handshake takes what is there when it begins.
 pub struct Certificates {
     files: config::Tls,
     current: ArcSwap<ServerConfig>,
-    seen: Mutex<[Option<Stamp>; 2]>,
+    seen: Mutex<Seen>,
     /// One for all certificates, so that a reload does not cost every returning client a whole handshake.
     tickets: Arc<dyn ProducesTickets>,
 }
@@ -58,7 +68,10 @@ impl Certificates {
             problem: format!("no random bytes for session tickets: {error}"),
         })?;
         // Looked at before reading: a change in between is seen by the next look.
-        let seen = stamps(files);
+        let seen = Seen {
+            stamps: stamps(files),
+            problem: None,
+        };
         Ok(Certificates {
             current: ArcSwap::from_pointee(read(files, &tickets)?),
             files: files.clone(),
@@ -71,29 +84,33 @@ impl Certificates {
         self.current.load_full()
     }
 
-    /// Reads the files again if they have changed. A broken pair leaves the old one in use and is reported once for each change: the two files
-    /// are rarely replaced in the same instant, and the second change repairs what the first one broke.
+    /// Reads the files again if they have changed, or could not be used at the last look: what was in the way may have gone without a trace in them.
+    /// A broken pair leaves the old one in use and is told once for each problem: the two files are rarely replaced in the same instant, and the
+    /// second change repairs what the first one broke.
     pub fn reload_if_changed(&self) {
+        let mut seen = self
+            .seen
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         let now = stamps(&self.files);
-        {
-            let mut seen = self
-                .seen
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
-            if *seen == now {
-                return;
-            }
-            *seen = now;
+        if seen.stamps == now && seen.problem.is_none() {
+            return;
         }
+        seen.stamps = now;
         match read(&self.files, &self.tickets) {
             Ok(config) => {
                 self.current.store(Arc::new(config));
+                seen.problem = None;
                 metrics::get().tls_reloaded("loaded");
                 tracing::info!(cert = %self.files.cert_file.display(), "certificate loaded again");
             }
             Err(error) => {
-                metrics::get().tls_reloaded("broken");
-                tracing::warn!(%error, "the certificate has changed and cannot be used; the old one stays");
+                metrics::get().tls_reloaded("broken"); // at each look: the alert lasts as long as the problem
+                let problem = Some(error.to_string());
+                if seen.problem != problem {
+                    tracing::warn!(%error, "the certificate has changed and cannot be used; the old one stays");
+                }
+                seen.problem = problem;
             }
         }
     }
@@ -121,6 +138,8 @@ fn stamps(files: &config::Tls) -> [Option<Stamp>; 2] {
             len: file.len(),
             seconds: file.mtime(),
             nanoseconds: file.mtime_nsec(),
+            changed_seconds: file.ctime(),
+            changed_nanoseconds: file.ctime_nsec(),
         })
     })
 }
@@ -165,5 +184,50 @@ fn fault(path: &Path, problem: impl ToString) -> CertificateError {
 impl From<CertificateError> for io::Error {
     fn from(error: CertificateError) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second look found the files as they were when they could not be read, and no look after it read them again.
+    #[test]
+    fn what_could_not_be_read_is_read_again_although_the_files_look_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = config::Tls {
+            cert_file: dir.path().join("cert.pem"),
+            key_file: dir.path().join("key.pem"),
+            reload_interval: Duration::from_secs(1),
+        };
+        let identity = || rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+        let (old, new) = (identity(), identity());
+        let at = std::time::SystemTime::now() - Duration::from_secs(60);
+        let put = |path: &Path, text: &str| {
+            fs::write(path, text).unwrap();
+            let file = fs::File::options().append(true).open(path).unwrap();
+            file.set_modified(at).unwrap();
+        };
+        put(&files.cert_file, &old.cert.pem());
+        put(&files.key_file, &old.signing_key.serialize_pem());
+        let certificates = Certificates::open(&files).unwrap();
+        let first = certificates.current();
+
+        let key = new.signing_key.serialize_pem();
+        put(&files.cert_file, &new.cert.pem());
+        put(&files.key_file, &key.replace("PRIVATE", "PRIVATA"));
+        certificates.reload_if_changed();
+        assert!(Arc::ptr_eq(&first, &certificates.current()));
+        let told = certificates.seen.lock().unwrap().problem.clone();
+        assert!(told.is_some_and(|told| told.contains("key.pem")));
+        put(&files.key_file, &key);
+        // As if nothing had changed but what stood in the way.
+        certificates.seen.lock().unwrap().stamps = stamps(&files);
+        certificates.reload_if_changed();
+        let second = certificates.current();
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(certificates.seen.lock().unwrap().problem.is_none());
+        certificates.reload_if_changed();
+        assert!(Arc::ptr_eq(&second, &certificates.current()));
     }
 }
