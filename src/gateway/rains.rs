@@ -1,6 +1,6 @@
 //! The rains that this gateway knows: views of the published snapshots, kept up to date, and the pushes that follow from them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -96,6 +96,27 @@ impl RainView {
             read_at_ms: AtomicI64::new(now_ms()),
             buckets,
         }
+    }
+
+    /// Whether what was read is no newer than this view. What is the same makes the view good for longer.
+    fn stands_after(&self, read: &Snapshot) -> bool {
+        if self.snapshot.version == read.version {
+            self.read_at_ms.fetch_max(now_ms(), Ordering::Relaxed);
+        }
+        self.snapshot.version >= read.version
+    }
+
+    /// The newer view. The buckets' epochs are kept as long as the buckets stay.
+    fn followed_by(&self, fresh: &Arc<RainView>) -> Arc<RainView> {
+        if self.snapshot.salts != fresh.snapshot.salts {
+            return fresh.clone();
+        }
+        self.buckets.iter().for_each(BucketView::forget_empty);
+        Arc::new(RainView {
+            snapshot: fresh.snapshot.clone(),
+            read_at_ms: AtomicI64::new(now_ms()),
+            buckets: self.buckets.clone(),
+        })
     }
 
     /// Whether nothing is left for certain. A record that could not be read again for a while does not tell: there may be a top-up.
@@ -204,12 +225,46 @@ pub struct Push {
 #[derive(Clone, Copy, Debug)]
 pub enum Rank {
     News,
+    /// The news that this rain is to come.
+    Announced(RainId),
     Progress(Progress),
+}
+
+/// Who changes it puts a new one in its place.
+type Views = HashMap<RainId, Arc<RainView>>;
+
+/// Takes in snapshots unless newer ones are known. Most were read before: a map that nothing has changed in is not made anew, and one is enough for
+/// all that have.
+fn take_in(views: &ArcSwap<Views>, snapshots: Vec<Snapshot>) {
+    let known = views.load();
+    let mut fresh = vec![];
+    for snapshot in snapshots {
+        crate::tally::make_room(snapshot.rain);
+        let known = known.get(&snapshot.rain);
+        if !known.is_some_and(|known| known.stands_after(&snapshot)) {
+            fresh.push(Arc::new(RainView::new(snapshot)));
+        }
+    }
+    if fresh.is_empty() {
+        return;
+    }
+    views.rcu(|views| {
+        let mut views = HashMap::clone(views);
+        for fresh in &fresh {
+            let view = match views.get(&fresh.snapshot.rain) {
+                Some(known) if known.stands_after(&fresh.snapshot) => continue, // somebody was faster
+                Some(known) => known.followed_by(fresh),
+                None => fresh.clone(),
+            };
+            views.insert(fresh.snapshot.rain, view);
+        }
+        views
+    });
 }
 
 /// The rains by id. Reading costs no lock.
 pub struct Rains {
-    views: ArcSwap<HashMap<RainId, Arc<RainView>>>,
+    views: ArcSwap<Views>,
     store: Arc<Store>,
 }
 
@@ -225,8 +280,6 @@ impl Rains {
         self.views.load().get(&rain).cloned()
     }
 
-    /// The news that this rain is to come.
-    Announced(RainId),
     /// Rains of a room that are announced or open.
     pub fn in_room(&self, room: &str) -> Vec<Arc<RainView>> {
         let now = now_ms();
@@ -246,55 +299,43 @@ impl Rains {
     /// Reads one rain's snapshot: for a grab that names a rain not known yet.
     pub async fn find(&self, rain: RainId) -> Result<Option<Arc<RainView>>, StoreError> {
         if let Some(snapshot) = self.store.snapshot(rain).await? {
-            self.put(snapshot);
+            take_in(&self.views, vec![snapshot]);
         }
         Ok(self.get(rain))
     }
 
-    /// Takes in a snapshot unless a newer one is known. The buckets' epochs are kept as long as the buckets stay.
-    fn put(&self, snapshot: Snapshot) {
-        crate::tally::make_room(snapshot.rain);
-        let fresh = Arc::new(RainView::new(snapshot));
-        self.views.rcu(|views| {
-            let mut views = HashMap::clone(views);
-            let id = fresh.snapshot.rain;
-            let view = match views.get(&id) {
-                Some(known) if known.snapshot.version >= fresh.snapshot.version => {
-                    if known.snapshot.version == fresh.snapshot.version {
-                        known.read_at_ms.fetch_max(now_ms(), Ordering::Relaxed);
-                    }
-                    return views;
+    async fn refresh(&self) -> Result<(), StoreError> {
+        // A node that is away hides its own rains only, and with the list those that are not known yet.
+        let (listed, mut failed) = match self.store.listed().await {
+            Ok(listed) => (Some(HashSet::from_iter(listed)), None),
+            Err(error) => (None, Some(error)),
+        };
+        let ids = match &listed {
+            Some(listed) => Vec::from_iter(listed.iter().copied()),
+            None => self.views.load().keys().copied().collect(),
+        };
+        let mut reads = futures_util::stream::iter(ids)
+            .map(|id| self.store.snapshot(id))
+            .buffer_unordered(READS_AT_ONCE)
+            .ready_chunks(READS_AT_ONCE);
+        while let Some(read) = reads.next().await {
+            let mut found = vec![];
+            for snapshot in read {
+                match snapshot {
+                    Ok(snapshot) => found.extend(snapshot),
+                    Err(error) => failed = Some(error),
                 }
-                Some(known) if known.snapshot.salts == fresh.snapshot.salts => {
-                    known.buckets.iter().for_each(BucketView::forget_empty);
-                    Arc::new(RainView {
-                        snapshot: fresh.snapshot.clone(),
-                        read_at_ms: AtomicI64::new(now_ms()),
-                        buckets: known.buckets.clone(),
-                    })
-                }
-                _ => fresh.clone(),
-            };
-            views.insert(id, view);
-            views
-        });
+            }
+            take_in(&self.views, found);
+        }
+        if let Some(listed) = listed {
+            self.forget_gone(&listed);
+        }
+        failed.map_or(Ok(()), Err)
     }
 
-    async fn refresh(&self) -> Result<(), StoreError> {
-        let listed = self.store.listed().await?;
-        let mut reads = futures_util::stream::iter(listed.clone())
-            .map(|id| self.store.snapshot(id))
-            .buffer_unordered(READS_AT_ONCE);
-        // A node that is away hides its own rains only.
-        let mut failed = None;
-        while let Some(snapshot) = reads.next().await {
-            match snapshot {
-                Ok(Some(snapshot)) => self.put(snapshot),
-                Ok(None) => {}
-                Err(error) => failed = Some(error),
-            }
-        }
-        // A finished rain leaves the list, and then our memory.
+    /// A finished rain leaves the list, and then our memory.
+    fn forget_gone(&self, listed: &HashSet<RainId>) {
         let now = now_ms();
         let gone = |view: &RainView| {
             !listed.contains(&view.snapshot.rain) && view.phase(now) == Phase::Closed
@@ -306,7 +347,6 @@ impl Rains {
                     .collect::<HashMap<_, _>>()
             });
         }
-        failed.map_or(Ok(()), Err)
     }
 
     /// Keeps the views up to date and sends a push for every change of phase, until `stop`.
@@ -411,5 +451,52 @@ impl Rains {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rain::Durability;
+
+    fn snapshot(rain: u32, version: i64) -> Snapshot {
+        Snapshot {
+            rain: RainId::new(rain).unwrap(),
+            version,
+            room: "quiz".into(),
+            title: "test".into(),
+            state: State::Open,
+            opens_at_ms: Some(0),
+            duration_ms: 1_000,
+            salts: vec![1, 2],
+            durability: Durability::Memory,
+            sold_out: false,
+            announce_at_ms: None,
+            grab_key: None,
+        }
+    }
+
+    /// Every rain that was read again, once a second, cost a copy of the whole map.
+    #[test]
+    fn what_is_read_again_unchanged_makes_no_new_map_and_what_has_changed_makes_one() {
+        let views = ArcSwap::<Views>::default();
+        take_in(&views, (1..=3).map(|rain| snapshot(rain, 5)).collect());
+        let before = views.load_full();
+        assert_eq!(before.len(), 3);
+        let view = |views: &Views, rain| views[&RainId::new(rain).unwrap()].clone();
+        view(&before, 1).read_at_ms.store(7, Ordering::Relaxed);
+        take_in(&views, vec![snapshot(1, 5), snapshot(2, 4), snapshot(3, 5)]);
+        assert!(Arc::ptr_eq(&before, &views.load_full()));
+        assert!(view(&before, 1).read_at_ms.load(Ordering::Relaxed) > 7);
+
+        view(&before, 3).buckets[1].remember_epoch(9);
+        take_in(&views, vec![snapshot(1, 5), snapshot(3, 6), snapshot(4, 1)]);
+        let after = views.load_full();
+        assert_eq!((before.len(), after.len()), (3, 4));
+        assert!(Arc::ptr_eq(&view(&before, 1), &view(&after, 1)));
+        let newer = view(&after, 3);
+        assert_eq!(newer.snapshot.version, 6);
+        newer.buckets[1].remember_empty(9, 100);
+        assert!(newer.buckets[1].still_empty(9, 99), "the epoch is kept");
     }
 }

@@ -68,20 +68,18 @@ impl Store {
             .arg(json)
             .arg(keys::RAIN_CHANNEL)
             .arg(snapshot.rain.get());
-        // The list first: a rain that is listed without a snapshot is skipped, one that is not listed is never seen.
-        let list = self.route_of(keys::RAINS);
-        list.call(
-            redis::cmd("ZADD")
-                .arg(keys::RAINS)
-                .arg("NX")
-                .arg(snapshot.rain.get())
-                .arg(snapshot.rain.get()),
-        )
-        .await?;
-        self.route_of(&key)
-            .run(&script::PUBLISH, |_| call.clone())
-            .await?;
-        Ok(())
+        let mut list = redis::cmd("ZADD");
+        list.arg(keys::RAINS)
+            .arg("NX")
+            .arg(snapshot.rain.get())
+            .arg(snapshot.rain.get());
+        // Side by side: while the list's node is away, gateways hear of a rain whose own node is not. Whoever is told of the error publishes again.
+        let (of_list, of_rain) = (self.route_of(keys::RAINS), self.route_of(&key));
+        let (listed, published) = tokio::join!(
+            of_list.call(&list),
+            of_rain.run(&script::PUBLISH, |_| call.clone())
+        );
+        published.and(listed).map(drop)
     }
 
     /// Takes a rain off the list and lets its snapshot expire.

@@ -2,11 +2,16 @@
 
 use std::time::{Duration, Instant};
 
+use hongbao::rain::State;
+use hongbao::store::directory::Snapshot;
 use hongbao::wire::client_frame::Request;
 use hongbao::wire::frame;
 use hongbao::wire::server_frame::Message;
 use hongbao::wire::{ClientFrame, Outcome, Ping, RainProgress};
 
+use redis::Value;
+
+use crate::support::redis::{Redis, flags};
 use crate::support::server::Server;
 use crate::support::wire::Raw;
 
@@ -215,4 +220,43 @@ async fn sessions_that_do_not_read_delay_nobody() {
         last.receive().await.unwrap().message,
         Some(Message::RainOpened(_))
     ) {}
+}
+
+/// Without the list no record was read again, not even of the rains that are known and whose nodes are there.
+#[tokio::test]
+async fn known_rains_are_read_again_while_the_node_of_the_list_is_away() {
+    let mut nodes = [Redis::fit().await, Redis::fit().await];
+    let flags = flags(&[&nodes[0], &nodes[1]]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let server = Server::start(&flags);
+    let (key, list) = loop {
+        let key = format!("hb:rain:{}", server.ready_rain(10, 1_000).await);
+        let list = usize::from(nodes[0].done(&["EXISTS", "hb:rains"]).await == Value::Int(0));
+        if nodes[list].done(&["EXISTS", &key]).await == Value::Int(0) {
+            break (key, list);
+        }
+    };
+    let mut anna = Raw::user(&server, "anna").await;
+    anna.watch("quiz").await;
+    nodes[list].kill();
+    // A change of which no message tells.
+    let other = &nodes[1 - list];
+    let read = other.done(&["HGET", &key, "snapshot"]).await;
+    let json: String = redis::from_redis_value(read).unwrap();
+    let mut snapshot: Snapshot = serde_json::from_str(&json).unwrap();
+    snapshot.version += 1_000;
+    snapshot.state = State::Open;
+    snapshot.opens_at_ms = Some(hongbao::clock::now_ms());
+    let (version, json) = (
+        snapshot.version.to_string(),
+        serde_json::to_string(&snapshot).unwrap(),
+    );
+    let put = ["HSET", &key, "version", &version, "snapshot", &json];
+    other.done(&put).await;
+    loop {
+        if let Some(Message::RainOpened(opened)) = anna.receive().await.unwrap().message {
+            assert_eq!(opened.rain_id, snapshot.rain.get());
+            return;
+        }
+    }
 }

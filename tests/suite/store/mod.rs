@@ -1,5 +1,7 @@
 /// Leases, retries, burials.
 mod claims;
+/// What gateways read of rains.
+mod directory;
 /// Messages to users.
 mod inbox;
 /// Random operations on a bucket and on a model of it.
