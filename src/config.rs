@@ -187,7 +187,7 @@ pub struct Gateway {
     /// PROXY headers and TLS handshakes under way over all workers; about 20 KiB each. More connections are dropped without a word.
     pub handshakes_max: usize,
     /// TLS handshakes under way from one IPv4 address or one /64 of IPv6, over all workers: whoever begins and never ends them keeps nobody
-    /// else out. More are dropped without a word.
+    /// else out. More are dropped without a word. An eighth of all unless set; as many as all where everybody comes from one address.
     pub handshakes_per_address_max: usize,
     /// Of one user on this gateway; a new one closes the oldest.
     pub sessions_per_user: usize,
