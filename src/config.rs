@@ -288,7 +288,7 @@ pub struct Settle {
     pub workers: usize,
     pub lease: Duration,
     pub batch_max: usize,
-    /// How long to wait before looking for claims again when there were none.
+    /// How long to wait before looking for claims again when there were none. Where nobody can win, the waits grow.
     pub idle_wait: Duration,
     /// A claim is given to a person after this many failed attempts, and after its settlers died this often.
     pub attempts_max: u32,
