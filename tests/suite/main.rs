@@ -32,6 +32,8 @@ mod grafana;
 mod inbox;
 /// One grab followed in the log, from its frame to its credit.
 mod journey;
+/// Rains with a key.
+mod keyed;
 /// Who may work at something now.
 mod leases;
 /// Every promise of the ledger, on both stores.
