@@ -187,7 +187,7 @@ pub struct Gateway {
     /// PROXY headers and TLS handshakes under way over all workers; about 20 KiB each. More connections are dropped without a word.
     pub handshakes_max: usize,
     /// TLS handshakes under way from one IPv4 address or one /64 of IPv6, over all workers: whoever begins and never ends them keeps nobody
-    /// else out. More are dropped without a word.
+    /// else out. More are dropped without a word. An eighth of all unless set; as many as all where everybody comes from one address.
     pub handshakes_per_address_max: usize,
     /// Of one user on this gateway; a new one closes the oldest.
     pub sessions_per_user: usize,
@@ -288,7 +288,7 @@ pub struct Settle {
     pub workers: usize,
     pub lease: Duration,
     pub batch_max: usize,
-    /// How long to wait before looking for claims again when there were none.
+    /// How long to wait before looking for claims again when there were none. Where nobody can win, the waits grow.
     pub idle_wait: Duration,
     /// A claim is given to a person after this many failed attempts, and after its settlers died this often.
     pub attempts_max: u32,

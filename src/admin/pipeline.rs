@@ -212,9 +212,13 @@ pub(super) fn looks_at(
 }
 
 async fn look_at(bucket: &Bucket, chunks: Option<u32>) -> Result<Look, StoreError> {
+    let (census, oldest) = match bucket.untouched().await? {
+        Some(census) => (census, vec![]),
+        None => futures_util::try_join!(bucket.census(), bucket.oldest_claims())?,
+    };
     Ok(Look {
-        census: bucket.census().await?,
-        oldest: bucket.oldest_claims().await?,
+        census,
+        oldest,
         suspect: match chunks {
             Some(chunks) => bucket.is_suspect(chunks).await?,
             None => false,

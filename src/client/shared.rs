@@ -41,6 +41,7 @@ impl Shared {
     pub async fn request(&self, request: Request) -> Result<Message, ClientError> {
         let ms = self.settings.reply_ms;
         let deadline = Instant::now() + Duration::from_millis(ms);
+        let mut waited = false;
         let (reply, sent) = loop {
             let freed = self.freed.notified();
             match self.send(&request)? {
@@ -49,9 +50,13 @@ impl Shared {
                     self.abandon(Parting::Lost(format!("requests unanswered for {ms} ms")));
                     return Err(ClientError::TimedOut { ms });
                 }
-                None => {}
+                None => waited = true,
             }
         };
+        // A late reply makes room for all that its slot had kept waiting, and wakes one: each wakes the next.
+        if waited && !self.lock().is_full() {
+            self.freed.notify_one();
+        }
         match timeout_at(deadline, reply).await {
             Ok(Ok(Ok(Message::Refused(refused)))) => Err(ClientError::Refused(Refusal {
                 code: refused.code,

@@ -358,6 +358,47 @@ async fn requests_beyond_the_limit_wait_for_a_reply() {
     assert_eq!(outcomes, [Outcome::Won, Outcome::Missed, Outcome::SoldOut]);
 }
 
+/// One reply that is late holds the slots of those behind it; its reply frees them all, and one of those who waited was woken, the rest one by one
+/// by its replies: at a time one request was on its way, until nobody waited.
+#[tokio::test]
+async fn a_late_reply_wakes_as_many_as_there_is_room_for() {
+    let mut gateway = StandIn::start().await;
+    gateway.settings.in_flight_max = 3;
+    let (client, _events, mut peer) = connected(&gateway).await;
+    let missed = || result(Outcome::Missed, 0, 0);
+    let (all_wait, waited) = tokio::sync::oneshot::channel();
+    let late = client.grab_once(rain());
+    // As many as four times what may be in flight, with the late one.
+    let behind = async {
+        for _ in 0..11 {
+            client.grab_once(rain()).await.unwrap();
+        }
+        let asked = async { all_wait.send(()).unwrap() };
+        let pings = async { tokio::join!(client.ping(), client.ping(), client.ping(), asked) };
+        let (first, second, third, ()) = pings.await;
+        first.and(second).and(third).unwrap();
+    };
+    let serve = async {
+        let late = peer.hear_grab().await;
+        for _ in 0..11 {
+            let id = peer.hear_grab().await;
+            peer.say(id, missed()).await;
+        }
+        waited.await.unwrap();
+        peer.say(late, missed()).await;
+        let mut pings = vec![];
+        for _ in 0..3 {
+            pings.push(peer.hear().await.0);
+        }
+        for id in pings {
+            let server_time_ms = 1_000_500;
+            peer.say(id, Message::Pong(Pong { server_time_ms })).await;
+        }
+    };
+    let (late, (), ()) = soon(async { tokio::join!(late, behind, serve) }).await;
+    late.unwrap();
+}
+
 #[tokio::test]
 async fn an_idle_session_sends_heartbeats_and_a_silent_gateway_is_left() {
     let mut gateway = StandIn::start().await;

@@ -345,6 +345,7 @@ impl Settings {
     }
 
     fn gateway(r: &mut Reader) -> Gateway {
+        let handshakes_max = r.count("gateway.handshakes_max", 2_048, 1..=65_536);
         Gateway {
             // What one address can have by its ports alone: a limit that holds, and that nobody meets before it is set lower.
             connections_per_address_max: r.count(
@@ -361,11 +362,11 @@ impl Settings {
             proxy_trusted: Self::networks(r, "gateway.proxy_trusted"),
             tls: Self::tls(r),
             handshake_timeout: r.ms("gateway.handshake_timeout_ms", 5_000, 10..=60_000),
-            handshakes_max: r.count("gateway.handshakes_max", 2_048, 1..=65_536),
-            // An eighth of all: with a handshake of 200 ms, more than a thousand phones a second behind one carrier's address.
+            handshakes_max,
+            // With a handshake of 200 ms, more than a thousand phones a second behind one carrier's address.
             handshakes_per_address_max: r.count(
                 "gateway.handshakes_per_address_max",
-                256,
+                (handshakes_max / 8).max(1),
                 1..=65_536,
             ),
             frame_timeout: r.ms("gateway.frame_timeout_ms", 10_000, 10..=600_000),
@@ -431,6 +432,16 @@ impl Settings {
                 self.gateway.idle_timeout.as_millis()
             );
             r.fault("gateway.heartbeat_interval_ms", problem);
+        }
+        let (all, of_one) = (
+            self.gateway.handshakes_max,
+            self.gateway.handshakes_per_address_max,
+        );
+        if of_one > all {
+            let problem = format!(
+                "{of_one} must be from 1 to gateway.handshakes_max, {all}: so many are never under way, and one address could take every turn"
+            );
+            r.fault("gateway.handshakes_per_address_max", problem);
         }
         if self.gateway.replicas_wait >= self.store.call_timeout {
             let problem = format!(

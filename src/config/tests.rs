@@ -95,6 +95,32 @@ fn settings_that_contradict_each_other_are_faults() {
     );
 }
 
+/// An address that may begin as many handshakes as there are turns keeps everybody out, and a limit beyond that looks like one and is none.
+#[test]
+fn one_address_has_an_eighth_of_the_handshakes_unless_told_otherwise_and_never_more_than_all() {
+    let all_and_of_one = |flags: &[&str]| {
+        let sources = Sources::default().flags(flags.iter().copied());
+        let (settings, _) = Settings::read(sources).unwrap();
+        let gateway = settings.gateway;
+        (gateway.handshakes_max, gateway.handshakes_per_address_max)
+    };
+    let (all, of_one) = (
+        "gateway.handshakes_max=128",
+        "gateway.handshakes_per_address_max",
+    );
+    assert_eq!(all_and_of_one(&[]), (2_048, 256));
+    assert_eq!(all_and_of_one(&[all]), (128, 16));
+    assert_eq!(all_and_of_one(&["gateway.handshakes_max=1"]), (1, 1));
+    // Everybody behind one load balancer.
+    let equal = format!("{of_one}=128");
+    assert_eq!(all_and_of_one(&[all, &equal]), (128, 128));
+    let more = format!("{of_one}=129");
+    let text = faults(Sources::default().flags([all, &more]));
+    let named =
+        format!("{of_one} (flag --set {more}): 129 must be from 1 to gateway.handshakes_max, 128");
+    assert!(text.contains(&named), "{text}");
+}
+
 #[test]
 fn a_balance_system_needs_a_url_a_secret_and_a_time_out_within_the_lease() {
     let dir = tempfile::tempdir().unwrap();

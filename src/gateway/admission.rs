@@ -43,6 +43,16 @@ pub enum Remembered {
     },
 }
 
+impl Remembered {
+    /// Nothing that happens in this rain changes it.
+    pub fn is_final(self) -> bool {
+        match self {
+            Remembered::Won(_) | Remembered::Closed | Remembered::Barred => true,
+            Remembered::SoldOut { .. } | Remembered::Empty { .. } => false,
+        }
+    }
+}
+
 pub fn grab(worker: &Rc<Worker>, session: &Rc<Session>, request_id: u64, asked: Grab) {
     let refused =
         |outcome| worker.reply_grab_raw(session, request_id, asked.rain_id, outcome, None, 0);

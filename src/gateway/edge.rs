@@ -4,9 +4,10 @@
 //! of only their ids, until their credit was pushed. So a user who wins nothing costs nothing here, and a credit finds its sessions by a number.
 //!
 //! A credit may come before its grab's answer: a reply that waits for replicas, or the repeat of one that was lost with its connection. So the
-//! credits of lately are kept for those who are told of the packet afterwards. What is older stands in the user's inbox.
+//! credits of lately are kept for those who are told of the packet afterwards, on every worker: a server whose connection was lost comes back on
+//! whichever it meets. What is older stands in the user's inbox.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
@@ -83,8 +84,6 @@ impl Awaited {
 #[derive(Default)]
 pub struct Edges {
     sessions: RefCell<Vec<Rc<Session>>>,
-    /// Whether there has ever been one: elsewhere credits are not kept.
-    any: Cell<bool>,
     lately: RefCell<Lately>,
 }
 
@@ -96,8 +95,11 @@ struct Lately {
     first: u64,
     /// How many there are in `news`.
     credits: usize,
-    places: HashMap<PacketId, Kept, BuildHasherDefault<PacketHasher>>,
+    /// `None` until there is an edge session: elsewhere nobody asks, and what is kept costs a place in the queue for 500 credits.
+    places: Option<Places>,
 }
+
+type Places = HashMap<PacketId, Kept, BuildHasherDefault<PacketHasher>>;
 
 /// Where a credit is kept.
 struct Kept {
@@ -110,27 +112,21 @@ struct Kept {
 impl Lately {
     fn keep(&mut self, news: &Arc<News>) {
         let number = self.first + self.news.len() as u64;
-        for (index, credited) in news.iter().enumerate() {
-            let place = Kept {
-                news: number,
-                index,
-                told: 0,
-            };
-            // A settler that died may have published it before.
-            let known = self.places.entry(credited.claim.packet.id);
-            let known = known.or_insert(place);
-            (known.news, known.index) = (number, index);
+        if let Some(places) = &mut self.places {
+            place(places, number, news);
         }
         self.credits += news.len();
         self.news.push_back(news.clone());
         while let Some(oldest) = self.news.front()
             && self.credits - oldest.len() >= LATELY_MIN
         {
-            for credited in oldest.iter() {
-                let packet = credited.claim.packet.id;
-                let gone = self.places.get(&packet);
-                if gone.is_some_and(|place| place.news == self.first) {
-                    self.places.remove(&packet);
+            if let Some(places) = &mut self.places {
+                for credited in oldest.iter() {
+                    let packet = credited.claim.packet.id;
+                    let gone = places.get(&packet);
+                    if gone.is_some_and(|place| place.news == self.first) {
+                        places.remove(&packet);
+                    }
                 }
             }
             self.credits -= oldest.len();
@@ -139,24 +135,50 @@ impl Lately {
         }
     }
 
+    /// Somebody may ask from now on.
+    fn find_by_packet(&mut self) {
+        let (first, news) = (self.first, &self.news);
+        self.places.get_or_insert_with(|| {
+            let mut places = Places::default();
+            for (number, news) in (first..).zip(news) {
+                place(&mut places, number, news);
+            }
+            places
+        });
+    }
+
     fn told(&mut self, packet: PacketId, session: u64) {
-        if let Some(place) = self.places.get_mut(&packet) {
+        let places = self.places.as_mut();
+        if let Some(place) = places.and_then(|places| places.get_mut(&packet)) {
             place.told = session;
         }
     }
 
     /// For a session that is told of the packet now: its credit, and whether the session was told of that already.
     fn credit(&mut self, packet: PacketId, session: u64) -> Option<(Credited, bool)> {
-        let place = self.places.get_mut(&packet)?;
+        let place = self.places.as_mut()?.get_mut(&packet)?;
         let news = self.news.get((place.news - self.first) as usize)?;
         let told = std::mem::replace(&mut place.told, session) == session;
         Some((news.get(place.index)?.clone(), told))
     }
 }
 
+fn place(places: &mut Places, number: u64, news: &News) {
+    for (index, credited) in news.iter().enumerate() {
+        let kept = Kept {
+            news: number,
+            index,
+            told: 0,
+        };
+        // A settler that died may have published it before.
+        let known = places.entry(credited.claim.packet.id).or_insert(kept);
+        (known.news, known.index) = (number, index);
+    }
+}
+
 impl Edges {
     pub fn enter(&self, session: &Rc<Session>) {
-        self.any.set(true);
+        self.lately.borrow_mut().find_by_packet();
         self.sessions.borrow_mut().push(session.clone());
         crate::metrics::get().edge_sessions.increment(1);
     }
@@ -174,9 +196,7 @@ impl Edges {
 
     /// For those who are told of a packet after its credit.
     pub fn keep(&self, news: &Arc<News>) {
-        if self.any.get() {
-            self.lately.borrow_mut().keep(news);
-        }
+        self.lately.borrow_mut().keep(news);
     }
 
     /// Sessions that are to be told of this credit, each once.
@@ -262,7 +282,10 @@ mod tests {
     #[test]
     fn credits_of_lately_are_found_once_by_each_session_and_the_oldest_give_way() {
         let mut lately = Lately::default();
-        lately.keep(&news(1, 500));
+        // They came before there was anybody to ask.
+        lately.keep(&news(1, 250));
+        lately.keep(&news(251, 250));
+        lately.find_by_packet();
         let found = |lately: &mut Lately, index, session| {
             let (credited, told) = lately.credit(packet(index), session)?;
             assert_eq!(credited.claim.packet.id, packet(index));
@@ -289,9 +312,20 @@ mod tests {
         );
         for from in (10_000..10_000 + 100_000).step_by(500) {
             lately.keep(&news(from, 500));
-            assert!(lately.places.len() < LATELY_MIN + 500 && lately.credits < LATELY_MIN + 500);
+            let places = lately.places.as_ref().map_or(0, Places::len);
+            assert!(places < LATELY_MIN + 500 && lately.credits < LATELY_MIN + 500);
+            assert_eq!(places, lately.credits);
         }
-        assert_eq!(lately.places.len(), lately.credits);
+        // The news alone, where nobody asks, keep to the same bound.
+        let mut unasked = Lately::default();
+        for from in (1..100_001).step_by(500) {
+            unasked.keep(&news(from, 500));
+            assert!(unasked.credits < LATELY_MIN + 500 && unasked.news.len() <= 10);
+        }
+        assert!(unasked.places.is_none());
+        unasked.find_by_packet();
+        assert_eq!(found(&mut unasked, 100_000, 1), Some(false));
+        assert_eq!(found(&mut unasked, 1, 1), None);
     }
 
     #[test]

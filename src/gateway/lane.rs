@@ -365,3 +365,64 @@ fn keyless_outcome(rain: &RainView) -> Outcome {
 pub fn bucket_for(rain: &RainView, user: &str) -> usize {
     bucket_of(rain.snapshot.rain, user, rain.buckets.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::tests::{bench, connection};
+    use crate::gateway::transport::Transport;
+    use crate::rain::State;
+    use crate::store::directory::Snapshot;
+
+    /// Rain 7 of one bucket, as its record is in this version.
+    fn record(version: i64) -> Arc<RainView> {
+        Arc::new(RainView::new(Snapshot {
+            rain: RainId::new(7).unwrap(),
+            version,
+            room: String::new(),
+            title: String::new(),
+            state: State::Open,
+            opens_at_ms: Some(1),
+            duration_ms: 30_000,
+            salts: vec![0],
+            durability: Durability::Memory,
+            sold_out: version > 1,
+            announce_at_ms: None,
+            grab_key: None,
+        }))
+    }
+
+    /// A queue that was never empty kept the record of when it last was: sold out by then, and everybody was told MISSED for ever.
+    #[tokio::test]
+    async fn a_queue_that_is_never_empty_judges_by_the_newest_record() {
+        let worker = bench(&[]).await;
+        let link = Link::new(worker.store.link(0).node.clone());
+        let lane = Lane::new(link, &worker.settings);
+        let (socket, _client) = connection().await;
+        let session = Rc::new(Session::new(1, Transport::Plain(socket), None));
+        let push = |rain: &Arc<RainView>| {
+            let grab = Waiting::new(&session, None, 1);
+            assert!(lane.push(rain, 0, grab).is_ok());
+        };
+        let judged_by = || -> Vec<_> {
+            let batches = lane.take(1).into_iter();
+            batches
+                .map(|batch| (batch.waiting.len(), batch.rain.snapshot.version))
+                .collect()
+        };
+        let (open, sold_out) = (record(1), record(2));
+        for _ in 0..GRAB_BATCH_MAX + 1 {
+            push(&open);
+        }
+        assert_eq!(judged_by(), [(GRAB_BATCH_MAX, 1)]);
+        // One waits still when the news comes.
+        for _ in 0..GRAB_BATCH_MAX {
+            push(&sold_out);
+        }
+        assert_eq!(judged_by(), [(GRAB_BATCH_MAX, 2)]);
+        // One that was admitted before the news, and was held up on its way, takes nothing back.
+        push(&open);
+        assert_eq!(judged_by(), [(2, 2)]);
+        assert_eq!((judged_by(), lane.queued.get()), (vec![], 0));
+    }
+}

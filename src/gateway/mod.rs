@@ -45,6 +45,10 @@ mod users;
 /// One thread with its own runtime, sessions and lanes.
 mod worker;
 
+/// A worker and its sessions without a listener and without a node.
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

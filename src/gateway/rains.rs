@@ -83,7 +83,7 @@ pub enum Phase {
 }
 
 impl RainView {
-    fn new(snapshot: Snapshot) -> RainView {
+    pub(super) fn new(snapshot: Snapshot) -> RainView {
         let view = |tag| BucketView {
             keys: BucketKeys::new(&tag),
             slot: tag.slot(),

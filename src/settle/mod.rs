@@ -9,6 +9,8 @@ mod breaker;
 mod decide;
 /// The user's message after the credit, and the news of it.
 mod notify;
+/// How long a bucket that had no claims is left alone.
+mod rests;
 /// Which bucket is looked at next: oldest rains first, every rain in its turn.
 mod rota;
 
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -33,13 +36,16 @@ use crate::trace::{Claims, Span};
 use breaker::{Breaker, Outage, Permit, Turn};
 use decide::{Decision, decide};
 use notify::Notifier;
-use rota::Rota;
+use rests::Seen;
+use rota::{Rota, process};
 
 /// One transaction takes whatever a settler holds.
 const _: () = assert!(config::SETTLE_BATCH_MAX <= CREDIT_BATCH_MAX);
 
 /// Buckets leased from at the same time.
 const ROUND_MAX: usize = 16;
+/// News of rains that wait for a settler; one that misses some lists the rains and looks at all of them.
+const NEWS_MAX: usize = 1_024;
 
 /// Claims of one bucket under one lease.
 struct Held {
@@ -66,18 +72,31 @@ pub fn start(
 ) {
     let balance = balance.into();
     let breaker = Arc::new(Breaker::default());
+    let (news, _) = broadcast::channel(NEWS_MAX);
     for number in 0..settings.workers {
         let settler = Settler {
             settings: settings.clone(),
             balance: balance.clone(),
             breaker: breaker.clone(),
-            rota: Rota::new(store.clone(), balance.ledger().clone(), number),
+            rota: Rota::new(
+                store.clone(),
+                balance.ledger().clone(),
+                news.subscribe(),
+                number,
+            ),
             notifier: Notifier::new(store.clone(), settings),
             jitter: Jitter::default(),
         };
         let stop = stop.clone();
         crate::task::spawn(tasks, "settle", async move { settler.run(stop).await });
     }
+    let mut changes = store.watch_rains(tasks, stop.clone());
+    crate::task::spawn(tasks, "settle.news", async move {
+        while let Some(rain) = changes.recv().await {
+            // Settlers that have ended miss nothing.
+            let _ = news.send(rain);
+        }
+    });
 }
 
 impl Settler {
@@ -127,11 +146,17 @@ impl Settler {
                 break;
             }
             let most = (room / round.len()).min(LEASE_BATCH_MAX);
+            let processes: Vec<Option<String>> = round.iter().map(process).collect();
             let leases = join_all(round.iter().map(|bucket| self.lease_one(bucket, most))).await;
-            for (bucket, lease) in round.into_iter().zip(leases) {
-                let found = lease.as_ref().is_ok_and(|lease| !lease.claims.is_empty());
+            for ((bucket, process), lease) in round.into_iter().zip(processes).zip(leases) {
+                let seen = match &lease {
+                    Ok(lease) if !lease.claims.is_empty() => Seen::Claims,
+                    Ok(lease) if lease.under_way => Seen::UnderWay,
+                    Ok(_) => Seen::Nothing,
+                    Err(_) => Seen::Failed,
+                };
                 self.rota
-                    .looked(&bucket.tag, found, self.settings.idle_wait);
+                    .looked(&bucket, process, seen, self.settings.idle_wait);
                 match lease {
                     Ok(lease) if lease.claims.is_empty() => {}
                     Ok(lease) => {

@@ -76,6 +76,8 @@ pub struct Lease {
     /// ms since 1970 by the node's clock.
     pub deadline_ms: i64,
     pub claims: Vec<LeasedClaim>,
+    /// Whether the bucket had claims at all: these, those that others hold, those that are not due yet.
+    pub under_way: bool,
     /// Claims that killed their settlers too often and went to the dead letters.
     pub buried: u64,
 }
@@ -372,26 +374,13 @@ impl Bucket {
 
     pub async fn census(&self) -> Result<Census, StoreError> {
         let k = &self.keys;
-        let count = |verb: &'static str, key: &str| {
-            let mut cmd = redis::cmd(verb);
-            cmd.arg(key);
-            async move {
-                match self.route.call(&cmd).await? {
-                    Value::Int(count) => Ok(count as u64),
-                    reply => Err(StoreError::Reply {
-                        verb,
-                        reply: format!("{reply:?}"),
-                    }),
-                }
-            }
-        };
         let (pool, winners, claims_waiting, leased, retrying, dead) = futures_util::try_join!(
-            count("LLEN", &k.pool),
-            count("HLEN", &k.winners),
-            count("LLEN", &k.claims),
-            count("ZCARD", &k.leased),
-            count("ZCARD", &k.retry),
-            count("HLEN", &k.dead),
+            self.count("LLEN", &k.pool),
+            self.count("HLEN", &k.winners),
+            self.count("LLEN", &k.claims),
+            self.count("ZCARD", &k.leased),
+            self.count("ZCARD", &k.retry),
+            self.count("HLEN", &k.dead),
         )?;
         Ok(Census {
             pool,
@@ -401,6 +390,37 @@ impl Bucket {
             retrying,
             dead,
         })
+    }
+
+    /// The census of a bucket in which nobody has won yet; `None` where somebody has. It costs two commands: many rains wait to be opened, and are
+    /// counted every second.
+    pub async fn untouched(&self) -> Result<Option<Census>, StoreError> {
+        let k = &self.keys;
+        let touched = [&k.winners, &k.claims, &k.leased, &k.retry, &k.dead];
+        if self.count("EXISTS", &touched).await? > 0 {
+            return Ok(None);
+        }
+        let pool = self.count("LLEN", &k.pool).await?;
+        Ok(Some(Census {
+            pool,
+            ..Census::default()
+        }))
+    }
+
+    async fn count(
+        &self,
+        verb: &'static str,
+        keys: impl redis::ToRedisArgs,
+    ) -> Result<u64, StoreError> {
+        let mut cmd = redis::cmd(verb);
+        cmd.arg(keys);
+        match self.route.call(&cmd).await? {
+            Value::Int(count) => Ok(count as u64),
+            reply => Err(StoreError::Reply {
+                verb,
+                reply: format!("{reply:?}"),
+            }),
+        }
     }
 
     /// The claim that has waited longest, the one whose lease is over first, the one that is due first: as texts, those there are.
@@ -532,12 +552,19 @@ pub(super) fn text(reply: &Value) -> Option<&str> {
 }
 
 fn parse_lease(items: &[Value]) -> Option<Lease> {
-    let [deadline, Value::Int(buried), claims @ ..] = items else {
+    let [
+        deadline,
+        Value::Int(buried),
+        Value::Int(under_way),
+        claims @ ..,
+    ] = items
+    else {
         return None;
     };
     let mut lease = Lease {
         deadline_ms: text(deadline)?.parse().ok()?,
         claims: vec![],
+        under_way: *under_way == 1,
         buried: *buried as u64,
     };
     for pair in claims.chunks(2) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redis::Value;
 
 use super::bucket::{Bucket, DeadLetter, or_node_clock};
-use super::{StoreError, script};
+use super::{StoreError, keys, script};
 use crate::config::LEASE_BATCH_MAX;
 use crate::rain::PacketId;
 
@@ -111,7 +111,8 @@ pub async fn page(
 }
 
 impl Bucket {
-    /// Takes dead letters, named by their fields, back into the delay queue, due at once. Returns how many there were.
+    /// Takes dead letters, named by their fields, back into the delay queue, due at once, and has settlers look there now. Returns how many there
+    /// were.
     pub async fn requeue(&self, now_ms: Option<i64>, fields: &[String]) -> Result<u64, StoreError> {
         let k = &self.keys;
         let mut taken = 0;
@@ -121,6 +122,14 @@ impl Bucket {
             taken += self
                 .run_count(&script::REQUEUE, &[&k.dead, &k.retry], &args)
                 .await?;
+        }
+        if taken > 0 {
+            let mut news = redis::cmd("PUBLISH");
+            news.arg(keys::RAIN_CHANNEL).arg(self.tag.rain.get());
+            // Lost news cost a wait: settlers come by themselves, too.
+            if let Err(error) = self.route.call(&news).await {
+                tracing::debug!(%error, bucket = %self.tag, "settlers cannot be told of claims that are due again");
+            }
         }
         Ok(taken as u64)
     }

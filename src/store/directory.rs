@@ -145,7 +145,8 @@ impl Store {
 const CHANGES_MAX: usize = 1_024;
 
 impl Store {
-    /// Ids of rains whose snapshot has changed, until `stop`. Messages may be lost while a node is away: [`Store::listed`] finds what was missed.
+    /// Ids of rains whose snapshot has changed, or in which claims are due that settlers do not expect, until `stop`. Messages may be lost
+    /// while a node is away: [`Store::listed`] finds what was missed.
     pub fn watch_rains(
         &self,
         tasks: &TaskTracker,

@@ -10,11 +10,13 @@
 -- ARGV[6] fingerprint      of the rain's seed
 -- ARGV[7] run_id           of the process that is asked
 --
+-- A gate that says all of this already is not written: it is told again every second, and each write is one more line of the node's file.
+--
 -- Returns ok, stale, closed, loading, suspect (the bucket was another process's: it stays suspect until it is repaired) or foreign; all
 -- but ok and suspect have changed nothing.
 -- Cost    O(1). Writes only below the marked line; an error above it changes nothing.
 
-local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version', 'fingerprint', 'run_id')
+local gate = redis.call('HMGET', KEYS[1], 'state', 'chunks', 'version', 'fingerprint', 'run_id', 'opens_at_ms', 'closes_at_ms')
 if gate[4] and gate[4] ~= ARGV[6] then
   return 'foreign'
 end
@@ -27,6 +29,9 @@ end
 local suspect = gate[5] ~= ARGV[7]
 if not suspect and tonumber(gate[3] or '0') > tonumber(ARGV[5]) then
   return 'stale'
+end
+if not suspect and gate[1] == ARGV[2] and gate[3] == ARGV[5] and gate[6] == ARGV[3] and gate[7] == ARGV[4] then
+  return 'ok'
 end
 
 -- From here on it must succeed.

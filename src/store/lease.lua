@@ -11,11 +11,16 @@
 -- ARGV[3] most                 claims to lease, 1 to 500
 -- ARGV[4] deaths_max           a claim whose holders died this often is buried
 --
--- Returns the deadline, the number buried, then claim and attempts so far for each claim leased.
+-- Returns the deadline, the number buried, whether claims were under way here at all (0 or 1), then claim and attempts so far for each
+-- claim leased. Where none was under way the deadline says nothing.
 -- A claim that nobody can read is buried when its lease has run out.
 -- A claim whose holder died twice is leased alone from then on, so that one that kills its settler is buried without its neighbours.
--- Cost    O(most * log n). Writes only below the marked line; an error above it changes nothing.
+-- Cost    O(most * log n), one command where no claim is under way. Writes only below the marked line; an error above it changes nothing.
 
+-- Most looks are at buckets in which nothing happens.
+if redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) == 0 then
+  return { '0', 0, 0 }
+end
 local now = tonumber(ARGV[1])
 if not now then
   local time = redis.call('TIME')
@@ -40,7 +45,7 @@ local function past(claim)
   return packet, tonumber(attempts or 0), tonumber(deaths or 0), reason or ''
 end
 
-local reply = { string.format('%.0f', deadline), 0 }
+local reply = { string.format('%.0f', deadline), 0, 1 }
 local leases, removals, notes, letters = {}, {}, {}, {}
 local taken, alone = 0, false
 local function take(claim, attempts)

@@ -85,6 +85,8 @@ async fn listen_to(link: &Arc<Link>, channel: &str, hear: &(impl Fn(Heard) + Syn
                 hear(Heard::Message(text));
             }
         }
+        // Where nothing happens nobody else would find out that the process has ended.
+        link.look_again("a listener was cut off");
         Ok::<(), redis::RedisError>(())
     };
     tokio::select! {

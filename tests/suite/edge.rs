@@ -333,10 +333,11 @@ async fn the_client_library_has_thousands_of_grabs_in_flight_and_learns_every_ou
     drop(server);
 }
 
-/// Who came back and asked again was told of the packet, and waited for its credit for ever.
+/// Who came back and asked again was told of the packet, and waited for its credit for ever: at first everywhere, then still on a worker that had
+/// never had an edge session before.
 #[tokio::test]
 async fn an_edge_session_that_asks_again_after_the_credit_is_told_of_it_once() {
-    let server = Server::start(&["store.managed_nodes=1"]);
+    let server = Server::start(&["store.managed_nodes=1", "gateway.workers=2"]);
     let rain = server.open_rain(10, 1_000).await.get();
     let credited = async |edge: &mut Raw| match edge.receive().await.unwrap().message.unwrap() {
         Message::InboxMessage(message) => match message.contents.unwrap() {
@@ -351,17 +352,20 @@ async fn an_edge_session_that_asks_again_after_the_credit_is_told_of_it_once() {
     assert_eq!(credited(&mut lost).await, anna);
     drop(lost);
 
-    let mut back = Raw::edge(&server, "edge-1").await;
-    for times in 0..2 {
-        let again = back.grab_as(rain, "anna").await;
-        assert_eq!(
-            (again.outcome(), again.packet_id),
-            (Outcome::AlreadyWon, won.packet_id)
-        );
-        if times == 0 {
-            assert_eq!(credited(&mut back).await, anna);
+    // The kernel chooses the worker: one in two thousand of these runs meets only that of the first.
+    for _ in 0..12 {
+        let mut back = Raw::edge(&server, "edge-1").await;
+        for times in 0..2 {
+            let again = back.grab_as(rain, "anna").await;
+            assert_eq!(
+                (again.outcome(), again.packet_id),
+                (Outcome::AlreadyWon, won.packet_id)
+            );
+            if times == 0 {
+                assert_eq!(credited(&mut back).await, anna);
+            }
         }
+        let ping = back.send(Request::Ping(Ping {})).await;
+        assert_eq!(back.receive().await.unwrap().request_id, ping, "told once");
     }
-    let ping = back.send(Request::Ping(Ping {})).await;
-    assert_eq!(back.receive().await.unwrap().request_id, ping, "told once");
 }

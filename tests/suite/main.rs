@@ -28,6 +28,8 @@ mod faults;
 mod gateway;
 /// Dashboards and alerts, asked of a real Prometheus.
 mod grafana;
+/// Rains in which nothing happens: what they cost.
+mod idle;
 /// What a user is told after the credit, whoever dies in between.
 mod inbox;
 /// One grab followed in the log, from its frame to its credit.

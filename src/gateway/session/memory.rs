@@ -42,15 +42,12 @@ impl Session {
         if self.edge().is_some() {
             return;
         }
-        // What is final is not replaced by an answer that comes late.
-        if matches!(
-            self.remembered(rain),
-            Some(Remembered::Won(_) | Remembered::Closed | Remembered::Barred)
-        ) {
-            return;
-        }
         self.forget(rain);
         let mut memory = self.memory.borrow_mut();
+        // What is final is not replaced by an answer that comes late.
+        if memory.iter().any(|(known, _)| *known == rain) {
+            return;
+        }
         if memory.len() == REMEMBERED_RAINS {
             memory.remove(0);
         }
@@ -60,6 +57,37 @@ impl Session {
 
     /// After an unknown outcome only what is final may answer the next tap.
     pub fn forget(&self, rain: RainId) {
-        self.memory.borrow_mut().retain(|(known, _)| *known != rain);
+        let mut memory = self.memory.borrow_mut();
+        memory.retain(|(known, what)| *known != rain || what.is_final());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::tests::connection;
+    use crate::gateway::transport::Transport;
+    use crate::rain::Cents;
+
+    /// A tap that was not answered by its node took the win of the tap before it along, and each repeat asked Redis.
+    #[tokio::test]
+    async fn what_is_final_outlives_an_unknown_outcome_and_what_is_not_does_not() {
+        let session = Session::new(1, Transport::Plain(connection().await.0), None);
+        let rain = RainId::new(7).unwrap();
+        session.remember_empty(rain, 3);
+        session.forget(rain);
+        assert_eq!(session.remembered(rain), None);
+        session.remember_empty(rain, 3);
+        session.remember_sold_out(rain, 4);
+        let sold_out = Remembered::SoldOut { version: 4 };
+        assert_eq!(session.remembered(rain), Some(sold_out));
+        let packet = Packet {
+            id: rain.packet(41),
+            cents: Cents(888),
+        };
+        session.remember_won(rain, packet);
+        session.forget(rain);
+        session.remember_empty(rain, 3);
+        assert_eq!(session.remembered(rain), Some(Remembered::Won(packet)));
     }
 }

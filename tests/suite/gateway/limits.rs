@@ -135,6 +135,16 @@ async fn a_frame_that_has_begun_must_end_in_time_however_busy_the_client_looks()
         }
         assert_eq!(slow.receive().await.unwrap().request_id, 9);
     }
+    // The end of each comes with the beginning of the next: a frame has begun all the time, and each ends in time.
+    let mut overlapping = Raw::user(&server, "overlapping").await;
+    let end_and_beginning = [&ping[3..], &ping[..3]].concat();
+    overlapping.bytes(&ping[..3]).await;
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_millis(60)).await; // the client is slow by intent
+        overlapping.bytes(&end_and_beginning).await;
+        assert_eq!(overlapping.receive().await.unwrap().request_id, 9);
+    }
+    overlapping.bytes(&ping[3..]).await;
     let mut loris = Raw::user(&server, "loris").await;
     let long = [&4_000u32.to_be_bytes()[..], &[0; 4_000]].concat();
     let begun = Instant::now();

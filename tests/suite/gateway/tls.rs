@@ -240,6 +240,7 @@ async fn handshakes_have_a_deadline_and_a_cap() {
     let files = Files::new(&ours);
     let server = files.server(&[
         "gateway.handshakes_max=2",
+        "gateway.handshakes_per_address_max=2",
         "gateway.handshake_timeout_ms=300",
     ]);
     let refused = async |reason: &str| {

@@ -236,6 +236,9 @@ async fn storm(bucket: &Bucket, chance: &Jitter) {
                     .iter()
                     .map(|leased| leased.claim.to_string())
                     .collect();
+                let none =
+                    model.waiting.is_empty() && model.leased.is_empty() && model.retry.is_empty();
+                assert_eq!(lease.under_way, !none);
                 assert_eq!(claims, model.lease(now, 1_000_000, most));
             }
             15 | 16 => {
