@@ -1,6 +1,6 @@
 # make demo and make test do all the set-up on a fresh Debian or Ubuntu machine that has Rust.
 
-.PHONY: help demo test test-crash test-failover test-otel bench bench-settle bench-idle bench-hostile bench-crowd lint build need-build need-redis need-postgres need-prometheus need-chromium
+.PHONY: help demo test test-crash test-failover test-otel bench bench-settle bench-hostile bench-crowd lint build need-build need-redis need-postgres need-prometheus need-chromium
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,13 +31,12 @@ bench: need-build need-redis need-postgres ## Measure against baselines of the s
 bench-settle: need-build need-redis need-postgres ## Measure settlement, loading, auditing and splitting in one run
 	cargo test --release --features bench --test bench -- --nocapture --test-threads 1
 
-bench-idle: need-build need-redis ## Measure the memory of an idle session; SESSIONS=100000
-	SESSIONS=$(SESSIONS) cargo test --release --features bench --test crowds idle -- --nocapture --test-threads 1
+bench-hostile: need-build need-redis ## Measure what 3,000 hostile clients do to the p99 of 1,000 honest ones; CROWD=1000 ROUNDS=9
+	@echo "building (release; some minutes the first time)"
+	@cargo build --release --quiet --workspace --bins
+	@CROWD=$(or $(CROWD),1000) ROUNDS=$(or $(ROUNDS),9) loadtest/hostile.sh
 
-bench-hostile: need-build need-redis ## Measure what 3,000 hostile clients do to the p99 of 1,000 honest ones; CROWD=1000
-	CROWD=$(CROWD) cargo test --release --features bench --test crowds hostile -- --nocapture --test-threads 1
-
-bench-crowd: need-build need-redis ## Hold as many sessions as wanted, over several gateways; SESSIONS=1000000 HOLD=60s PUSHES=10
+bench-crowd: need-build need-redis ## Measure the memory of as many idle sessions as wanted, over several gateways; SESSIONS=1000000 HOLD=60s PUSHES=10
 	@echo "building (release; some minutes the first time)"
 	@cargo build --release --quiet --workspace --bins
 	@SESSIONS=$(or $(SESSIONS),100000) HOLD=$(or $(HOLD),30s) PUSHES=$(or $(PUSHES),0) loadtest/crowd.sh

@@ -51,7 +51,6 @@ enum Failure {
 impl Worker {
     pub(super) fn accept(self: &Rc<Self>, socket: TcpStream, peer: SocketAddr) {
         metrics::get().connections.increment(1);
-        let _ = socket.set_nodelay(true);
         let peer = peer.ip().to_canonical();
         let proxied = (self.settings.proxy_trusted.iter()).any(|network| network.contains(peer));
         let place = self.doors.enter().and_then(|mut place| {

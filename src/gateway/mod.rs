@@ -226,6 +226,8 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> 
         socket.set_reuse_port(true)?;
     }
     socket.set_nonblocking(true)?;
+    // Connections inherit it: one call for all of them.
+    socket.set_tcp_nodelay(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

@@ -47,8 +47,6 @@ const LOOK_UPS_MAX: usize = 64;
 const INBOX_READS_MAX: usize = 64;
 /// How long a closing session may take to read its last frame.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
-/// Connections accepted before those who are connected get their turn.
-const ACCEPTS_IN_A_ROW: u32 = 4;
 /// Sessions that a sweep looks at before grabs get their turn.
 const SWEEP_SLICE: usize = 16;
 /// After an accept that failed.
@@ -202,7 +200,6 @@ impl Worker {
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let pause = tokio::time::sleep(Duration::ZERO);
         let mut pause = std::pin::pin!(pause);
-        let mut in_a_row = 0;
         loop {
             tokio::select! {
                 () = self.shared.drain.cancelled() => return,
@@ -210,10 +207,8 @@ impl Worker {
                     let wait = match accepted {
                         Ok((stream, peer)) => {
                             self.accept(stream, peer);
-                            in_a_row = (in_a_row + 1) % ACCEPTS_IN_A_ROW;
-                            if in_a_row == 0 {
-                                tokio::task::yield_now().await;
-                            }
+                            // Those who are connected get their turn after each newcomer: a storm of them must not be felt.
+                            tokio::task::yield_now().await;
                             self.accept_pause()
                         }
                         Err(error) => {

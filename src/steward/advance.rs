@@ -205,10 +205,11 @@ impl Steward {
     }
 
     async fn shut_now(&self, rain: &Rain, again: bool) -> Result<(), StewardError> {
-        let buckets = self.store.buckets(rain);
-        let answers = join_all(buckets.iter().map(|bucket| bucket.close())).await;
+        let (buckets, chunks) = (self.store.buckets(rain), chunks_of(rain));
+        let answers = join_all(buckets.iter().map(|bucket| bucket.close(chunks))).await;
         let suspect = |answer: &Result<Shut, _>| answer.as_ref().is_ok_and(|shut| shut.suspect);
-        let suspect = rain.parts.first().loaded && answers.iter().any(suspect);
+        let suspect = answers.iter().any(suspect);
+        // The others are shut all the same, and nobody is told so where one of them is suspect: a repair needs every node.
         first_error(answers)?;
         if suspect {
             self.repair(rain).await?;
@@ -296,6 +297,13 @@ impl Steward {
         {
             return Ok(());
         }
+        // Nobody repairs a rain that is finished: what is suspect now would stay so until its keys expire, and its users would be told to
+        // come again all that time.
+        let (buckets, chunks) = (self.store.buckets(rain), chunks_of(rain));
+        let shut = try_join_all(buckets.iter().map(|bucket| bucket.close(chunks))).await?;
+        if shut.iter().any(|shut| shut.suspect) {
+            return Ok(());
+        }
         let report = super::audit::audit(&self.store, &self.ledger, rain).await?;
         if !report.balanced {
             self.remember(rain.id, |applied| {
@@ -313,13 +321,7 @@ impl Steward {
         }
         // The record last: until it says finished, all of this is done again.
         let keep_ms = self.settings.keep_keys.as_millis() as u64;
-        try_join_all(
-            self.store
-                .buckets(rain)
-                .iter()
-                .map(|bucket| bucket.expire(keep_ms)),
-        )
-        .await?;
+        try_join_all(buckets.iter().map(|bucket| bucket.expire(keep_ms))).await?;
         crate::crash::point("finish.expired");
         self.store.unlist(rain.id, keep_ms).await?;
         crate::crash::point("finish.unlisted");
@@ -333,6 +335,12 @@ impl Steward {
 /// is not taken for one that is empty.
 fn is_sold_out(rain: &Rain, census: &Census) -> bool {
     census.pool == 0 && census.winners == u64::from(rain.parts.packets())
+}
+
+/// How many chunks a bucket of the rain has at least; `None` if the rain was never loaded: then it has never been open.
+pub(super) fn chunks_of(rain: &Rain) -> Option<u32> {
+    let loaded = rain.parts.first().loaded;
+    loaded.then(|| rain.parts.loaded_chunks())
 }
 
 pub(super) fn fault(rain: &Rain, problem: String) -> StewardError {

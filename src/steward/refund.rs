@@ -2,7 +2,7 @@
 
 use futures_util::future::try_join_all;
 
-use super::advance::fault;
+use super::advance::{chunks_of, fault};
 use super::audit::{PAGE, amounts};
 use super::load::Reach;
 use super::{Steward, StewardError};
@@ -29,11 +29,11 @@ impl Steward {
     async fn refund(&self, rain: &Rain, now: i64) -> Result<(), StewardError> {
         // Shut once more, whatever was done before: a node may have forgotten. Then nothing is given any more, and what was given
         // arrives before it is counted.
-        let buckets = self.store.buckets(rain);
-        try_join_all(buckets.iter().map(Bucket::close)).await?;
+        let (buckets, chunks) = (self.store.buckets(rain), chunks_of(rain));
+        try_join_all(buckets.iter().map(|bucket| bucket.close(chunks))).await?;
         self.finish_transfers(rain, &buckets).await?;
-        let shut = try_join_all(buckets.iter().map(Bucket::close)).await?;
-        let loaded = rain.parts.first().loaded;
+        let shut = try_join_all(buckets.iter().map(|bucket| bucket.close(chunks))).await?;
+        let loaded = chunks.is_some();
         if loaded && shut.iter().any(|shut| shut.suspect) {
             // What lies there now may have been won: repaired in the next round.
             return Ok(());

@@ -161,6 +161,7 @@ impl Steward {
             let repaired = Repaired {
                 pool: suspect.pool.iter().map(text_of).collect(),
                 chunks: rain.parts.chunks(),
+                over: rain.state.is_closed(),
                 arrived: suspect.arriving,
                 void: suspect.void,
             };

@@ -37,7 +37,7 @@ pub struct Shut {
     pub left: u64,
     pub winners: u64,
     pub chunks: u32,
-    /// Another process loaded it, or it was not there: some of it may be lost.
+    /// Another process loaded it, or it was not there: some of it may be lost. Who has no packet there is told `RETRY` until it is repaired.
     pub suspect: bool,
 }
 
@@ -249,12 +249,14 @@ impl Bucket {
         }
     }
 
-    /// Shuts the gate for ever.
-    pub async fn close(&self) -> Result<Shut, StoreError> {
+    /// Shuts the gate for ever. A bucket that has been loaded has at least `chunks` chunks; of a rain that never was (`None`) nobody can have
+    /// won: its bucket is not suspect, even if it is not there.
+    pub async fn close(&self, chunks: Option<u32>) -> Result<Shut, StoreError> {
+        let chunks = chunks.map(|count| count.to_string()).unwrap_or_default();
         let k = &self.keys;
         let keys = [k.gate.as_str(), &k.pool, &k.winners];
         let arguments = |call: &mut Cmd, peer: &Peer| {
-            call.arg(&self.fingerprint).arg(&peer.run_id);
+            call.arg(&self.fingerprint).arg(&peer.run_id).arg(&chunks);
         };
         match self.run_with(&script::CLOSE, &keys, arguments).await? {
             Value::Array(items) => match items[..] {

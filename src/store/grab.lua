@@ -1,7 +1,8 @@
 #!lua
 -- grab: gives each user of one bucket a packet, or tells which packet the user already has.
 --
--- KEYS[1] hb:{<tag>}:gate     HASH  state, opens_at_ms, closes_at_ms, epoch, run_id; hungry is set here when somebody taps an empty pool
+-- KEYS[1] hb:{<tag>}:gate     HASH  state, opens_at_ms, closes_at_ms, epoch, run_id, winners; hungry is set here when somebody taps an empty
+--                                   pool
 -- KEYS[2] hb:{<tag>}:pool     LIST  packet_id:cents, taken from the right
 -- KEYS[3] hb:{<tag>}:winners  HASH  user -> packet_id:cents
 -- KEYS[4] hb:{<tag>}:claims   LIST  packet_id:cents:user, pushed on the left
@@ -14,10 +15,18 @@
 -- ARGV[3..] users             text, 1 to 256 of them; a user who stands twice still gets one packet
 --
 -- Returns one string: the gate and its epoch, then one entry per user in ARGV's order, separated by blanks.
---   gate   U not loaded, L loading, S suspect (loaded by another process: some of it may be lost), N not open yet,
---          O open, P paused, C closed
+--   gate   U not loaded, L loading, S suspect (some of it may be lost), N not open yet, O open, P paused, C closed, and every winner
+--          is known to be there
 --   entry  W<packet_id:cents> won now, A<packet_id:cents> won before, - nothing
 -- A user who won before is answered so whatever the gate says: the repeat of a lost reply must find its packet.
+--
+-- C is the last that a user without a packet hears of the rain, so it is said only where no winner can be missing:
+--   closed, run_id this process's          nothing has been lost since it was shut or repaired                                    C
+--   closed, run_id another's, as many      the process changed, and what it still has are all winners there were: nobody wins
+--     winners as the gate says               behind a shut gate, and a winner is never removed                                    C
+--   closed, run_id another's, fewer        winners are gone; a slot that moved has its gate and its winners one after the other,
+--                                            so the gate alone, though it is newer than every win, proves nothing                 S
+--   closed, no run_id                      it was suspect when it was shut: see close.lua                                         S
 -- Cost    O(users). Writes only below the marked line; an error above it changes nothing.
 
 local gate = redis.call('HMGET', KEYS[1], 'state', 'opens_at_ms', 'closes_at_ms', 'epoch', 'hungry', 'run_id')
@@ -57,7 +66,11 @@ elseif gate[1] == 'loading' then
 elseif gate[1] == 'paused' then
   letter = 'P'
 elseif gate[1] == 'closed' then
-  letter = 'C'
+  local complete = gate[6] == run_id
+  if not complete and (gate[6] or '') ~= '' then
+    complete = redis.call('HGET', KEYS[1], 'winners') == tostring(redis.call('HLEN', KEYS[3]))
+  end
+  letter = complete and 'C' or 'S'
 end
 
 local reply = { letter .. (gate[4] or '0') }

@@ -13,12 +13,13 @@ use crate::rain::Packet;
 pub enum Gate {
     /// The bucket is not there: its node lost it, or it has not been loaded.
     Missing,
-    /// Another process loaded it: some of it may be lost, so nothing is given until it is repaired.
+    /// Some of it may be lost, so nothing is given until it is repaired, and nobody is told that it is over.
     Suspect,
     Loading,
     NotOpen,
     Open,
     Paused,
+    /// Whoever has no packet there has won none.
     Closed,
 }
 

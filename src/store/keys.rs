@@ -35,7 +35,7 @@ impl Tag {
 /// The keys of one bucket.
 #[derive(Clone, Debug)]
 pub struct BucketKeys {
-    /// HASH state, opens_at_ms, closes_at_ms, chunks, epoch, version, fingerprint, run_id, incarnation, hungry
+    /// HASH state, opens_at_ms, closes_at_ms, chunks, epoch, version, fingerprint, run_id, incarnation, hungry, winners (how many there were when it was shut)
     pub gate: String,
     /// LIST packet_id:cents
     pub pool: String,

@@ -56,6 +56,8 @@ pub struct Repaired {
     pub pool: Vec<String>,
     /// How many the rain has.
     pub chunks: u32,
+    /// Whether the rain is closed: then the gate is shut, whatever it says.
+    pub over: bool,
     /// Transfers to here whose packets are in the pool, at most [`TRANSFERS_MAX`].
     pub arrived: Vec<Transfer>,
     /// Ids of transfers from here that will never arrive, at most [`TRANSFERS_MAX`].
@@ -193,7 +195,14 @@ impl Bucket {
             expire.arg(&rebuilt).arg(REBUILT_KEPT_MS);
             self.route.call(&expire).await?;
         }
-        let keys = [k.gate.as_str(), &k.pool, &rebuilt, &k.applied, &k.outbox];
+        let keys = [
+            k.gate.as_str(),
+            &k.pool,
+            &rebuilt,
+            &k.applied,
+            &k.outbox,
+            &k.winners,
+        ];
         crate::crash::script(script::REPAIR.verb, "before");
         let reply = self
             .route
@@ -202,6 +211,7 @@ impl Bucket {
                 call.arg(&self.fingerprint).arg(&peer.run_id);
                 call.arg(&looked_at.run_id).arg(&looked_at.epoch);
                 call.arg(repaired.pool.len()).arg(repaired.chunks);
+                call.arg(if repaired.over { "over" } else { "going" });
                 call.arg(repaired.arrived.len());
                 for transfer in &repaired.arrived {
                     call.arg(&transfer.id).arg(transfer.packets_text());

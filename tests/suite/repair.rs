@@ -1,5 +1,8 @@
 //! Nodes that come back as another process, with less than they had, or with nothing.
 
+/// Rains that are over.
+mod closed;
+
 use std::collections::{HashMap, HashSet};
 
 use hongbao::rain::{PacketId, Rain, State, UserId};

@@ -326,7 +326,7 @@ async fn what_was_not_loaded_before_the_close_goes_back_to_the_sponsor() {
         .await
         .unwrap();
     for bucket in &buckets {
-        bucket.close().await.unwrap();
+        bucket.close(Some(1)).await.unwrap();
     }
     bench.steward.advance(topped_up.clone()).await.unwrap();
     assert_eq!(

@@ -229,11 +229,11 @@ pub struct HostileArgs {
     /// Clients that send what is no frame, 0 to 20,000.
     #[arg(long, default_value_t = 1_000, value_parser = value_parser!(u32).range(0..=20_000), value_name = "COUNT")]
     pub garbage: u32,
-    /// How long the honest are measured without the others, and with them.
-    #[arg(long, default_value = "10s", value_parser = duration, value_name = "TIME")]
+    /// How long the honest are measured in each round, without the others and with them.
+    #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME")]
     pub length: Duration,
     /// Alone and among the others in turns, so often, 1 to 99; the medians count.
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=99), value_name = "COUNT")]
+    #[arg(long, default_value_t = 9, value_parser = value_parser!(u32).range(1..=99), value_name = "COUNT")]
     pub rounds: u32,
     /// The p99 of the honest may rise to so many times what it is without the others.
     #[arg(long, default_value = "1.5", value_parser = factor, allow_negative_numbers = true, value_name = "FACTOR")]

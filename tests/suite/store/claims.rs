@@ -393,11 +393,11 @@ async fn a_bucket_of_another_ledgers_rain_is_refused_by_every_verb_that_owns_it(
         Err(StoreError::Foreign { .. })
     ));
     assert!(matches!(
-        bucket.close().await,
+        bucket.close(Some(1)).await,
         Err(StoreError::Foreign { .. })
     ));
     bucket.fingerprint = "mark".into();
-    let shut = bucket.close().await.unwrap();
+    let shut = bucket.close(Some(1)).await.unwrap();
     assert_eq!((shut.left, shut.winners, shut.chunks), (0, 3, 1));
 }
 
@@ -422,7 +422,7 @@ async fn a_full_node_refuses_grabs_but_can_be_emptied_and_closed() {
         .map(|leased| leased.claim)
         .collect();
     assert_eq!(bucket.ack(&claims).await.unwrap(), 3);
-    assert_eq!(bucket.close().await.unwrap().winners, 3);
+    assert_eq!(bucket.close(Some(1)).await.unwrap().winners, 3);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use hongbao::jitter::Jitter;
 use hongbao::rain::{Cents, Claim, Packet, RainId, UserId, Window};
-use hongbao::store::bucket::{Bucket, GateAnswer};
+use hongbao::store::bucket::{Bucket, GateAnswer, Shut};
 use hongbao::store::grab::{Answer, Gate, Grabbed};
 use hongbao::store::keys::Tag;
 use redis::Value;
@@ -21,6 +21,8 @@ struct Model {
     /// As `gate` left it: paused or not.
     ready: Option<bool>,
     closed: bool,
+    /// Whether the gate names the process: without it the bucket is suspect.
+    owned: bool,
     /// Front is grabbed first.
     pool: VecDeque<Packet>,
     winners: HashMap<UserId, Packet>,
@@ -60,7 +62,8 @@ async fn grab(bucket: &Bucket, users: &[UserId]) -> (Gate, Vec<Grabbed>) {
 impl Model {
     fn gate(&self) -> Gate {
         match (self.closed, self.chunks, self.ready) {
-            (true, ..) => Gate::Closed,
+            (true, ..) if self.owned => Gate::Closed,
+            (true, ..) => Gate::Suspect,
             (_, 0, _) => Gate::Missing,
             (_, _, None) => Gate::Loading,
             (_, _, Some(true)) => Gate::Paused,
@@ -98,8 +101,20 @@ impl Model {
         if chunk == self.chunks {
             self.pool.extend(packets_of(chunk));
             self.chunks += 1;
+            self.owned = true;
         }
         Some(self.chunks)
+    }
+
+    /// Whether the bucket is suspect; `chunks` as the one who closes knows them.
+    fn close(&mut self, chunks: Option<u32>) -> bool {
+        let filling = !self.closed && self.ready.is_none();
+        self.owned = match chunks {
+            None => self.winners.is_empty(),
+            Some(chunks) => self.owned && !(filling && self.chunks < chunks),
+        };
+        self.closed = true;
+        !self.owned
     }
 
     fn lease(&mut self, now: i64, lease_ms: i64, most: usize) -> Vec<String> {
@@ -304,14 +319,15 @@ async fn storm(bucket: &Bucket, chance: &Jitter) {
             }
             _ => {
                 if below(8) == 0 {
-                    let shut = bucket.close().await.unwrap();
-                    let expected = (
-                        model.pool.len() as u64,
-                        model.winners.len() as u64,
-                        model.chunks,
-                    );
-                    assert_eq!((shut.left, shut.winners, shut.chunks), expected);
-                    model.closed = true;
+                    let chunks = (below(3) > 0).then_some(CHUNKS);
+                    let shut = bucket.close(chunks).await.unwrap();
+                    let expected = Shut {
+                        left: model.pool.len() as u64,
+                        winners: model.winners.len() as u64,
+                        chunks: model.chunks,
+                        suspect: model.close(chunks),
+                    };
+                    assert_eq!(shut, expected);
                 }
             }
         }
