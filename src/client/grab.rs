@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{Client, ClientError, unexpected};
@@ -104,7 +105,7 @@ impl Client {
     /// # Errors
     /// After [`ClientError::ConnectionLost`] and [`ClientError::TimedOut`] the result is unknown: only a repeat finds it out.
     pub async fn grab_once(&self, rain: RainId) -> Result<GrabReply, ClientError> {
-        self.send_grab(rain, None).await
+        self.send_grab(rain, None, self.key_of(rain)).await
     }
 
     /// [`Client::grab_once`] for `user`, from an edge session.
@@ -116,18 +117,24 @@ impl Client {
         user: &UserId,
         rain: RainId,
     ) -> Result<GrabReply, ClientError> {
-        self.send_grab(rain, Some(user)).await
+        self.send_grab(rain, Some(user), self.key_of(rain)).await
+    }
+
+    /// What a grab of the rain must carry, as far as this client was told; empty otherwise.
+    fn key_of(&self, rain: RainId) -> Bytes {
+        self.shared.lock().key_of(rain.get())
     }
 
     async fn send_grab(
         &self,
         rain: RainId,
         user: Option<&UserId>,
+        key: Bytes,
     ) -> Result<GrabReply, ClientError> {
         let grab = Request::Grab(Grab {
             rain_id: rain.get(),
             user: user.map(UserId::to_string).unwrap_or_default(),
-            key: self.shared.key_of(rain.get()),
+            key,
         });
         match self.shared.request(grab).await? {
             Message::GrabResult(result) => GrabReply::read(rain, &result),
@@ -139,7 +146,8 @@ impl Client {
     /// opens meanwhile), lost replies as soon as there is a session again. What comes back is done, missed (whether to tap again is for
     /// the person to decide) or wrong.
     ///
-    /// A rain that asks for a key tells it in RainOpened: whoever watches its room has it, and this sends it along.
+    /// A rain that asks for a key tells it in RainOpened: whoever watches its room has it, and this sends it along. A grab that was sent before the key
+    /// came is sent again with it; it is wrong only if no key comes for as long as a reply may take, or no room is watched.
     ///
     /// Tries as long as it takes; to give up earlier, drop the future, for example with [`tokio::time::timeout`].
     ///
@@ -176,8 +184,8 @@ impl Client {
         loop {
             self.ready().await?;
             let rains_opened = self.shared.rains_opened();
-            let sent = Instant::now();
-            let result = self.send_grab(rain, user).await;
+            let (sent, key) = (Instant::now(), self.key_of(rain));
+            let result = self.send_grab(rain, user, key.clone()).await;
             if result != Err(ClientError::NotConnected) {
                 observe(&Attempt {
                     sent,
@@ -186,6 +194,12 @@ impl Client {
                 });
             }
             let wait = match &result {
+                Ok(reply) if reply.known() == Some(Outcome::WrongKey) => {
+                    match self.shared.another_key(rain.get(), &key).await {
+                        true => Duration::ZERO,
+                        false => return result,
+                    }
+                }
                 Ok(reply) => match reply.after() {
                     AfterGrab::Done | AfterGrab::TapAgain | AfterGrab::Fix => return result,
                     AfterGrab::WaitThenRepeat if reply.retry_after.is_zero() => {

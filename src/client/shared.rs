@@ -124,9 +124,26 @@ impl Shared {
         self.lock().rains_opened
     }
 
-    /// What a grab of the rain must carry, as far as this client was told.
-    pub fn key_of(&self, rain_id: u32) -> Bytes {
-        self.lock().key_of(rain_id)
+    /// After WRONG_KEY to a grab that carried `sent`: whether to send it again. Watch and grab follow one another after a reconnect, and RainOpened may come
+    /// behind the refusal of a grab that was told when to come back: so whoever watches a room and knows no key waits for it, as long as for a reply.
+    pub async fn another_key(&self, rain_id: u32, sent: &Bytes) -> bool {
+        let deadline = Instant::now() + Duration::from_millis(self.settings.reply_ms);
+        loop {
+            let changed = self.changed.notified();
+            {
+                let state = self.lock();
+                // A lost connection: the next one tells what is open.
+                if state.key_of(rain_id) != *sent || !matches!(state.phase, Phase::Up(_)) {
+                    return true;
+                }
+                if state.room.is_none() || !sent.is_empty() {
+                    return false;
+                }
+            }
+            if timeout_at(deadline, changed).await.is_err() {
+                return false;
+            }
+        }
     }
 
     pub fn set_room(&self, room: &str) {

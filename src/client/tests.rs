@@ -1,3 +1,5 @@
+/// Rains with a key.
+mod keyed;
 /// What a gateway does not accept.
 mod refused;
 

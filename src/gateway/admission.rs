@@ -101,14 +101,36 @@ fn admit(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, rain: &Arc<Ra
             }
             worker.reply_grab(session, request_id, id, outcome, packet);
         }
-        None if !has_key(rain, &asked.key) => {
-            worker.reply_grab(session, request_id, id, Outcome::WrongKey, None);
-        }
         None => {
             let grab = Waiting::new(session, asked.named, request_id);
-            check(worker, session, rain, bucket, grab);
+            match has_key(rain, &asked.key) {
+                true => check(worker, session, rain, bucket, grab),
+                false => without_key(worker, session, rain, bucket, grab),
+            }
         }
     }
+}
+
+/// A grab that can win nothing. Before the opening nobody can have the key; from then on the node tells what the user has won: a lost reply is found
+/// by a client that has lost the key, too. A session may ask so once in a while, so that taps without a key stay cheap.
+fn without_key(
+    worker: &Rc<Worker>,
+    session: &Rc<Session>,
+    rain: &Arc<RainView>,
+    bucket: usize,
+    mut grab: Waiting,
+) {
+    let outcome = if rain.phase(now_ms()) < Phase::Open {
+        worker.tapped_early(session, rain);
+        Outcome::NotOpen
+    } else if session.may_ask_without_key(worker) {
+        grab.doubt = Some(Doubt::Deny);
+        grab.keyless = true;
+        return enqueue(worker, rain, bucket, grab);
+    } else {
+        Outcome::Busy
+    };
+    worker.reply_grab(session, grab.request_id, rain.snapshot.rain, outcome, None);
 }
 
 /// Asks the risk service about a user whom it was not asked about in this rain.
@@ -183,13 +205,10 @@ fn is_closed(rain: &RainView) -> bool {
     }
 }
 
-/// Whoever could win must have the rain's key. After the close nobody can, and all may learn what they have won.
+/// Whoever is to win must have the rain's key.
 fn has_key(rain: &RainView, key: &[u8]) -> bool {
-    let Some(needed) = rain.snapshot.grab_key else {
-        return true;
-    };
-    let over = || is_closed(rain) || rain.phase(now_ms() - CLOCK_SLACK_MS) == Phase::Closed;
-    needed.opens_with(key) || over()
+    let needed = rain.snapshot.grab_key;
+    needed.is_none_or(|needed| needed.opens_with(key))
 }
 
 fn local_answer(
@@ -226,7 +245,7 @@ fn local_answer(
     early.then_some((Outcome::NotOpen, None))
 }
 
-/// A rain that this gateway has not heard of yet: one read tells whether it exists.
+/// A rain that this gateway has not heard of yet: its record, or the list, tells whether it exists.
 fn look_up(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, id: RainId) {
     let request_id = asked.request_id;
     if worker.known_missing(id) {
@@ -240,13 +259,18 @@ fn look_up(worker: &Rc<Worker>, session: &Rc<Session>, asked: Asked, id: RainId)
         let _turn = turn;
         let found = looking.rains.find(id).await;
         crate::crash::bug("look_up");
-        match found {
-            Ok(Some(rain)) => admit(&looking, &asking, asked, &rain),
-            Ok(None) => {
+        let listed = match found {
+            Ok(Some(rain)) => return admit(&looking, &asking, asked, &rain),
+            Ok(None) => looking.store.is_listed(id).await,
+            Err(error) => Err(error),
+        };
+        match listed {
+            Ok(false) => {
                 looking.remember_missing(id);
                 looking.reply_grab(&asking, request_id, id, Outcome::NoSuchRain, None);
             }
-            Err(_) => looking.reply_grab(&asking, request_id, id, Outcome::Retry, None),
+            // Listed without a record: its node has lost it, or it is not written yet. The steward writes it again.
+            Ok(true) | Err(_) => looking.reply_grab(&asking, request_id, id, Outcome::Retry, None),
         }
     };
     errand::run(worker, session, "look_up", look, retry(request_id, id));

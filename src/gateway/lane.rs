@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::rains::RainView;
+use super::rains::{Phase, RainView};
 use super::session::Session;
 use super::worker::Worker;
 use crate::clock::now_ms;
@@ -36,6 +36,8 @@ pub struct Waiting {
     /// Whom an edge session grabs for.
     pub named: Option<String>,
     pub doubt: Option<Doubt>,
+    /// Without the rain's key: only to be told what was won before.
+    pub keyless: bool,
     pub request_id: u64,
     pub since: Instant,
     answered: Cell<bool>,
@@ -47,6 +49,7 @@ impl Waiting {
             session: session.clone(),
             named,
             doubt: None,
+            keyless: false,
             request_id,
             since: session.last_heard(),
             answered: Cell::new(false),
@@ -302,6 +305,7 @@ impl Lane {
             (Some(Grabbed::Nothing), Gate::Loading | Gate::NotOpen) => (Outcome::NotOpen, None),
             (Some(Grabbed::Nothing), Gate::Paused) => (Outcome::Paused, None),
             (Some(Grabbed::Nothing), Gate::Closed) => (Outcome::Closed, None),
+            (Some(Grabbed::Nothing), Gate::Open) if grab.keyless => (keyless_outcome(rain), None),
             (Some(Grabbed::Nothing), Gate::Open) if grab.doubt == Some(Doubt::Deny) => {
                 (Outcome::Barred, None)
             }
@@ -345,6 +349,15 @@ impl Lane {
             );
             worker.await_credit(&grab.session, packet.id);
         }
+    }
+}
+
+/// For a grab without the key that found no win while the gate is open. By this machine's clock the rain may be over: then the key is told to nobody
+/// any more, and a moment later the gate says so, too.
+fn keyless_outcome(rain: &RainView) -> Outcome {
+    match rain.phase(now_ms()) {
+        Phase::Closed => Outcome::Retry,
+        Phase::Untold | Phase::Announced | Phase::Open => Outcome::WrongKey,
     }
 }
 

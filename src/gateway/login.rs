@@ -15,7 +15,7 @@ use crate::wire::{CloseCode, Hello, Refresh, Refreshed, Refused, Welcome};
 pub const PROTOCOL: u32 = 1;
 /// Bad tokens that a session may offer before it is closed: checking one costs as much as a hundred taps.
 const REFUSALS_MAX: u8 = 3;
-/// A signature takes as long as a hundred taps; where people may not send so many in a second, a second's worth.
+/// A signature takes as long as a hundred taps.
 const REFRESH_COST: u64 = 100;
 
 impl Session {
@@ -74,9 +74,7 @@ impl Session {
 
     /// The session goes on with a new token of the same user.
     pub(super) fn refresh(self: &Rc<Self>, worker: &Worker, id: u64, refresh: &Refresh) {
-        let rates = &worker.settings;
-        let second = (rates.frames_per_second).min(rates.user_frames_per_second);
-        if !self.may_cost(worker, REFRESH_COST.min(second) as u32) {
+        if !self.may_cost(worker, REFRESH_COST) {
             return self.refuse_too_many(worker, id);
         }
         let verified = worker.tokens.verify(&refresh.token, now_ms());

@@ -41,7 +41,7 @@ use crate::wire::server_frame::Message;
 use crate::wire::{ClientFrame, CloseCode, Outcome, Pong, Refused, ServerFrame, Watching};
 
 /// A Watch looks through all rains that are known.
-const WATCH_COST: u32 = 10;
+const WATCH_COST: u64 = 10;
 /// Bytes that a session reads before the others get their turn: some twenty frames of people, and never more than some hundred of those who
 /// send whatever they can. One that speaks for many users fills the worker's whole buffer.
 const TURN_BYTES: usize = 1_024;
@@ -57,6 +57,8 @@ pub struct Session {
     pub(super) refusals: Cell<u8>,
     /// Set for one that tapped too early too often.
     pub(super) cool_until: Cell<Option<Instant>>,
+    /// Of the last grab without its rain's key that a node was asked about.
+    asked_without_key: Cell<Option<Instant>>,
     /// A frame that has not arrived whole.
     input: RefCell<Input>,
     /// When the frame began that has not arrived whole.
@@ -94,6 +96,7 @@ impl Session {
             credentials: RefCell::default(),
             refusals: Cell::new(0),
             cool_until: Cell::new(None),
+            asked_without_key: Cell::new(None),
             input: RefCell::default(),
             frame_begun: Cell::new(None),
             paid_until: Cell::new(0),
@@ -147,6 +150,19 @@ impl Session {
         let may = (self.in_flight.get() as usize) < max;
         if !may {
             full.increment(1);
+        }
+        may
+    }
+
+    /// Whether a node may be asked what the user has won in a rain whose key did not come along. Whoever waits as long as BUSY says may; an edge
+    /// session asks for many users, and is trusted.
+    pub(super) fn may_ask_without_key(&self, worker: &Worker) -> bool {
+        let pause = worker.settings.retry_after / 2;
+        let heard = self.last_heard.get();
+        let asked = self.asked_without_key.get();
+        let may = self.edge().is_some() || asked.is_none_or(|asked| heard - asked >= pause);
+        if may {
+            self.asked_without_key.set(Some(heard));
         }
         may
     }
@@ -307,9 +323,12 @@ impl Session {
         verdict
     }
 
-    /// Whether the rates allow a request that costs as much as so many taps.
-    pub(super) fn may_cost(&self, worker: &Worker, taps: u32) -> bool {
-        (1..taps).all(|_| self.one_more(worker) == Verdict::Within)
+    /// Whether the rates allow a request that costs as much as so many taps; a second's worth, where people may not send so many in one: no burst
+    /// would ever pay for it.
+    pub(super) fn may_cost(&self, worker: &Worker, taps: u64) -> bool {
+        let rates = &worker.settings;
+        let second = (rates.frames_per_second).min(rates.user_frames_per_second);
+        (1..taps.min(second)).all(|_| self.one_more(worker) == Verdict::Within)
     }
 
     pub(super) fn refuse_too_many(self: &Rc<Self>, worker: &Worker, request_id: u64) {

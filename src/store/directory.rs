@@ -111,6 +111,15 @@ impl Store {
         })
     }
 
+    /// Whether the rain is on the list, where it stands before its snapshot is written.
+    pub async fn is_listed(&self, rain: RainId) -> Result<bool, StoreError> {
+        let reply = self
+            .route_of(keys::RAINS)
+            .call(redis::cmd("ZSCORE").arg(keys::RAINS).arg(rain.get()))
+            .await?;
+        Ok(reply != Value::Nil)
+    }
+
     /// Ids of all listed rains: what a gateway that missed a message reads again.
     pub async fn listed(&self) -> Result<Vec<RainId>, StoreError> {
         let reply = self

@@ -11,7 +11,7 @@
 -- ARGV[2] waits, suspects     1 if WAIT follows, else 0: then a win that was found is written again. Since Redis 7.2, WAIT waits only for what
 --                             its own connection has written, and the win may have come over another one.
 --                             Behind it, each after a blank, users who are under suspicion by their places from 1: h<place> may win, the
---                             claim is held for a person to decide, d<place> wins nothing
+--                             claim is held for a person to decide; what stands at d<place> wins nothing, however it fares at another place
 -- ARGV[3..] users             text, 1 to 256 of them; a user who stands twice still gets one packet
 --
 -- Returns one string: the gate and its epoch, then one entry per user in ARGV's order, separated by blanks.
@@ -38,7 +38,7 @@ for what, at in string.gmatch(suspects, '(%a)(%d+)') do
   if what == 'h' then
     held[ARGV[tonumber(at)]] = true
   else
-    denied[ARGV[tonumber(at)]] = true
+    denied[tonumber(at)] = true
   end
 end
 if next(held) then
@@ -81,7 +81,7 @@ for i, user in ipairs(ARGV) do
     found = waits and i
   else
     reply[i + 1] = '-'
-    if letter == 'O' and not place[user] and not denied[user] then
+    if letter == 'O' and not place[user] and not denied[i] then
       fresh[#fresh + 1] = user
       place[user] = i
     end

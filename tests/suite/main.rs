@@ -34,6 +34,8 @@ mod idle;
 mod inbox;
 /// One grab followed in the log, from its frame to its credit.
 mod journey;
+/// Rains with a key.
+mod keyed;
 /// Who may work at something now.
 mod leases;
 /// Every promise of the ledger, on both stores.

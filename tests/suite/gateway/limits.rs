@@ -196,6 +196,19 @@ async fn another_protocol_is_told_what_it_is() {
     }
 }
 
+/// A Watch costs ten taps: no burst would ever have paid for it where fewer than five a second are allowed.
+#[tokio::test]
+async fn a_room_can_be_watched_however_few_frames_are_allowed() {
+    for rate in [
+        "gateway.frames_per_second=1",
+        "gateway.frames_per_second=4",
+        "gateway.user_frames_per_second=1",
+    ] {
+        let server = Server::start(&["store.managed_nodes=1", rate]);
+        Raw::user(&server, "anna").await.watch("quiz").await;
+    }
+}
+
 #[tokio::test]
 async fn the_silent_and_the_idle_are_counted() {
     let server = Server::start(&[

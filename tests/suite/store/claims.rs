@@ -430,15 +430,17 @@ async fn a_held_win_is_a_dead_letter_from_the_beginning_and_a_denied_user_keeps_
     let redis = Redis::fit().await;
     let bucket = bucket_with_claims(&redis, 1).await;
     let run_id = bucket.standing().await.unwrap().run_id;
-    for index in [1, 2, 3] {
+    for index in [1, 2, 3, 4] {
         let packet = packet(index).to_string();
         redis.call(&["LPUSH", &bucket.keys.pool, &packet]).await;
     }
-    let users = ["u0", "odd", "bad", "good", "odd"];
+    // Who is denied in one grab of two is told what the other one won.
+    let users = ["u0", "odd", "bad", "good", "odd", "two", "two"];
     let doubts = [
         (0, grab::Doubt::Deny),
         (1, grab::Doubt::Hold),
         (2, grab::Doubt::Deny),
+        (5, grab::Doubt::Deny),
     ];
     let call = |_: &hongbao::store::node::Peer| {
         grab::call(
@@ -462,6 +464,8 @@ async fn a_held_win_is_a_dead_letter_from_the_beginning_and_a_denied_user_keeps_
         "-",
         "W21474836482:3",
         "A21474836481:2",
+        "A21474836483:4",
+        "W21474836483:4",
     ];
     assert_eq!(entries, wanted);
     let pool = redis.call(&["LLEN", &bucket.keys.pool]).await;
@@ -476,7 +480,7 @@ async fn a_held_win_is_a_dead_letter_from_the_beginning_and_a_denied_user_keeps_
     // No settler ever sees it, until a person has decided.
     let leased =
         |leased: Vec<(String, u32)>| leased.into_iter().map(|(user, _)| user).collect::<Vec<_>>();
-    assert_eq!(leased(lease(&bucket, NOW, 10).await), ["u0", "good"]);
+    assert_eq!(leased(lease(&bucket, NOW, 10).await), ["u0", "good", "two"]);
     let fields = [letter.field.clone()];
     assert_eq!(bucket.requeue(Some(NOW), &fields).await.unwrap(), 1);
     assert_eq!(leased(lease(&bucket, NOW, 10).await), ["odd"]);
