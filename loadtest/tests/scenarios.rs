@@ -238,7 +238,10 @@ async fn wins_become_credits_and_a_sweep_finds_a_knee() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_clients_cost_the_honest_no_session() {
     let server = Server::start().await;
+    let decoy = server.running.addresses.gateway.unwrap().to_string();
     let flags = [
+        "--decoy",
+        &decoy,
         "--sessions",
         "20",
         "--rate",
@@ -259,7 +262,9 @@ async fn hostile_clients_cost_the_honest_no_session() {
         env!("CARGO_BIN_EXE_hongbao-load"),
     ];
     let record = server.good("hostile", &flags).await;
-    assert!(record["figures"]["hostile connections"].as_f64().unwrap() >= 20.0);
+    let figure = |name: &str| record["figures"][name].as_f64().unwrap();
+    assert!(figure("hostile connections") >= 20.0);
+    assert!(figure("with the others at another gateway, ms") > 0.0);
     assert_eq!(count(&record, "lost"), 0);
     server.stop().await;
 }
@@ -423,6 +428,11 @@ async fn what_cannot_be_written_is_said_before_the_run() {
             "grabs",
             &["--rate", "10000000", "--length", "10m"],
             "more than the 100,000,000",
+        ),
+        (
+            "hostile",
+            &["--decoy", "nowhere"],
+            "\"nowhere\" is no gateway address",
         ),
         (
             "sweep",

@@ -235,6 +235,9 @@ pub struct HostileArgs {
     /// Alone and among the others in turns, so often, 1 to 99; the medians count.
     #[arg(long, default_value_t = 9, value_parser = value_parser!(u32).range(1..=99), value_name = "COUNT")]
     pub rounds: u32,
+    /// Another gateway with the same secret, which the hostile clients attack in some rounds: what the honest feel then is what it costs this machine to play them, and the rise counts from there.
+    #[arg(long, value_name = "ADDR")]
+    pub decoy: Option<String>,
     /// The p99 of the honest may rise to so many times what it is without the others.
     #[arg(long, default_value = "1.5", value_parser = factor, allow_negative_numbers = true, value_name = "FACTOR")]
     pub factor_max: f64,

@@ -8,9 +8,9 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::args::HostileArgs;
+use super::args::{HostileArgs, Target};
 use super::malice::{self, Score};
-use super::{Field, finish, generator};
+use super::{Field, finish, gateways, generator};
 use crate::LoadError;
 use crate::record::{Record, Verdict};
 use crate::swarm::dialect::{Ask, Gateway, Who};
@@ -21,70 +21,122 @@ use crate::swarm::{IN_FLIGHT_MAX, Swarm};
 /// Before the honest are measured with the others, all of those are at work.
 const GATHER: Duration = Duration::from_secs(3);
 
+/// The honest sessions, round by round.
+#[derive(Default)]
+struct Rounds {
+    /// Nobody else is there.
+    alone: Vec<Tally>,
+    /// The hostile clients are at work, at another gateway.
+    beside: Vec<Tally>,
+    among: Vec<Tally>,
+    /// What was done to the gateway of the honest.
+    score: Score,
+}
+
 /// In turns alone and among hostile clients: the median of the honest sessions' p99 must not rise by more than it may.
 pub async fn hostile(args: HostileArgs) -> Result<Verdict, LoadError> {
     if args.crowd {
         return crowd(&args).await;
     }
     let field = Field::new(&args.target, &args.output)?;
+    if let Some(decoy) = &args.decoy {
+        gateways(&Target {
+            gateways: vec![decoy.clone()],
+            ..args.target.clone()
+        })?;
+    }
     let mut swarm = field.swarm(field.dialect(Who::Own, Ask::Ping)?, args.length)?;
     field.connect_all(&mut swarm, args.sessions)?;
-    let (mut alone, mut among) = (vec![], vec![]);
-    let mut all = Score::default();
+    let mut rounds = Rounds::default();
     for round in 0..u64::from(args.rounds) {
-        let seed = field.seed.wrapping_add(2 * round);
-        alone.push(honest(&mut swarm, &args, seed)?);
+        let seed = field.seed.wrapping_add(3 * round);
+        rounds.alone.push(honest(&mut swarm, &args, seed)?);
+        if let Some(decoy) = &args.decoy {
+            field.tell(&format!("{} hostile clients at {decoy}", args.hostile()));
+            let crowd = Crowd::start(&args, std::slice::from_ref(decoy), seed)?;
+            gather(&mut swarm)?;
+            (rounds.beside).push(honest(&mut swarm, &args, seed.wrapping_add(1))?);
+            crowd.stop()?;
+        }
         field.tell(&format!("{} hostile clients join", args.hostile()));
-        let crowd = Crowd::start(&args, seed)?;
-        let gathered = swarm.listen(GATHER, |_| false);
-        gathered.map_err(generator("listen"))?;
-        among.push(honest(&mut swarm, &args, seed.wrapping_add(1))?);
-        let score = crowd.stop()?;
-        all.connects += score.connects;
-        all.ended += score.ended;
-        all.bytes += score.bytes;
+        let crowd = Crowd::start(&args, &args.target.gateways, seed)?;
+        gather(&mut swarm)?;
+        (rounds.among).push(honest(&mut swarm, &args, seed.wrapping_add(2))?);
+        rounds.score.add(&crowd.stop()?);
     }
-    let rounds = || alone.iter().chain(&among);
-    let worst = |rounds: &[Tally]| {
-        let p99 = rounds.iter().map(|tally| tally.quantile_ms(0.99));
-        p99.fold(0.0, f64::max)
-    };
-    let (worst_alone, worst_among) = (worst(&alone), worst(&among));
-    let lost: u64 = rounds().map(|tally| tally.lost).sum();
-    let unheard: u64 = rounds().map(|tally| tally.unanswered + tally.dropped).sum();
-    let each_answered = rounds().all(|tally| tally.answered > 0) && unheard == 0;
-    let came = all.connects >= u64::from(args.hostile()) * u64::from(args.rounds);
-    let before = median(&mut alone).quantile_ms(0.99);
-    let among = median(&mut among);
-    let after = among.quantile_ms(0.99);
-    let title = format!(
-        "{} honest sessions among {} hostile clients",
-        args.sessions,
-        args.hostile()
-    );
-    let mut record = Record::new("hostile", &title, field.seed, among);
-    record.sessions = args.sessions as usize;
-    record.figure("p99 of the honest alone, ms", before);
-    record.figure("p99 of the honest among the others, ms", after);
-    record.figure("in their worst round alone, ms", worst_alone);
-    record.figure("in their worst round among the others, ms", worst_among);
-    record.figure("hostile connections", all.connects as f64);
-    record.figure("of them ended by the gateway", all.ended as f64);
-    record.figure("hostile bytes", all.bytes as f64);
-    let most = args.factor_max;
-    record.check("the honest hardly notice", after <= before * most, || {
-        format!("p99 went from {before:.2} ms to {after:.2} ms, more than {most} times as much")
-    });
-    record.check("every honest request was answered", each_answered, || {
-        format!("{unheard} were not")
-    });
-    record.check("the hostile were there", came, || {
-        format!("only {} connections of theirs came up", all.connects)
-    });
-    record.check("no honest session was lost", lost == 0, || {
-        format!("{lost} were")
-    });
-    finish(record, &args.output)
+    finish(rounds.record(&args, field.seed), &args.output)
+}
+
+fn gather(swarm: &mut Swarm<Gateway>) -> Result<(), LoadError> {
+    let gathered = swarm.listen(GATHER, |_| false);
+    gathered.map(drop).map_err(generator("listen"))
+}
+
+impl Rounds {
+    fn record(mut self, args: &HostileArgs, seed: u64) -> Record {
+        let each = || self.alone.iter().chain(&self.beside).chain(&self.among);
+        let lost: u64 = each().map(|tally| tally.lost).sum();
+        let unheard: u64 = each().map(|tally| tally.unanswered + tally.dropped).sum();
+        let each_answered = each().all(|tally| tally.answered > 0) && unheard == 0;
+        let came = self.score.connects >= u64::from(args.hostile()) * u64::from(args.rounds);
+        let (alone, among) = (Spread::of(&self.alone), Spread::of(&self.among));
+        let beside = (!self.beside.is_empty()).then(|| Spread::of(&self.beside));
+        let title = format!(
+            "{} honest sessions among {} hostile clients",
+            args.sessions,
+            args.hostile()
+        );
+        let mut record = Record::new("hostile", &title, seed, median(&mut self.among));
+        record.sessions = args.sessions as usize;
+        record.figure("p99 of the honest alone, ms", alone.median);
+        if let Some(beside) = &beside {
+            record.figure("with the others at another gateway, ms", beside.median);
+        }
+        record.figure("p99 of the honest among the others, ms", among.median);
+        record.figure("in their worst round alone, ms", alone.worst);
+        if let Some(beside) = &beside {
+            record.figure("in the worst with the others elsewhere, ms", beside.worst);
+        }
+        record.figure("in their worst round among the others, ms", among.worst);
+        record.figure("hostile connections", self.score.connects as f64);
+        record.figure("of them ended by the gateway", self.score.ended as f64);
+        record.figure("hostile bytes", self.score.bytes as f64);
+        let (before, after, most) = (
+            beside.unwrap_or(alone).median,
+            among.median,
+            args.factor_max,
+        );
+        record.check("the honest hardly notice", after <= before * most, || {
+            format!("p99 went from {before:.2} ms to {after:.2} ms, more than {most} times as much")
+        });
+        record.check("every honest request was answered", each_answered, || {
+            format!("{unheard} were not")
+        });
+        record.check("the hostile were there", came, || {
+            format!("only {} connections of theirs came up", self.score.connects)
+        });
+        record.check("no honest session was lost", lost == 0, || {
+            format!("{lost} were")
+        });
+        record
+    }
+}
+
+/// The p99 of rounds, ms.
+struct Spread {
+    median: f64,
+    worst: f64,
+}
+
+impl Spread {
+    fn of(rounds: &[Tally]) -> Spread {
+        let mut p99: Vec<f64> = rounds.iter().map(|tally| tally.quantile_ms(0.99)).collect();
+        p99.sort_by(f64::total_cmp);
+        Spread {
+            median: p99[p99.len() / 2],
+            worst: p99[p99.len() - 1],
+        }
+    }
 }
 
 fn honest(swarm: &mut Swarm<Gateway>, args: &HostileArgs, seed: u64) -> Result<Tally, LoadError> {
@@ -116,7 +168,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn start(args: &HostileArgs, seed: u64) -> Result<Crowd, LoadError> {
+    fn start(args: &HostileArgs, gateways: &[String], seed: u64) -> Result<Crowd, LoadError> {
         let fault = generator("start the hostile clients");
         let this = match &args.program {
             Some(program) => program.clone(),
@@ -125,7 +177,7 @@ impl Crowd {
         let mut command = Command::new("taskset");
         command.args(["--cpu-list", &last_processor(), "chrt", "--idle", "0"]);
         command.arg(this).arg("hostile");
-        for gateway in &args.target.gateways {
+        for gateway in gateways {
             command.args(["--gateway", gateway]);
         }
         let secret = &args.target.token_secret_file;

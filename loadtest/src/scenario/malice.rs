@@ -49,6 +49,14 @@ pub struct Score {
     pub bytes: u64,
 }
 
+impl Score {
+    pub fn add(&mut self, other: &Score) {
+        self.connects += other.connects;
+        self.ended += other.ended;
+        self.bytes += other.bytes;
+    }
+}
+
 #[derive(Default)]
 struct Counts {
     connects: AtomicU64,
