@@ -3,7 +3,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -23,6 +23,8 @@ static POSTGRES_TABLES: Migrator = sqlx::migrate!("src/ledger/migrations/postgre
 const CONNECT_MS_MAX: u64 = 5_000;
 /// How long SQLite waits for another process's write lock.
 const BUSY_MS_MAX: u64 = 5_000;
+/// Before asking again where SQLite does not wait.
+const BUSY_AGAIN: Duration = Duration::from_millis(10);
 /// Users come in no order, so almost every credit of a batch changes a page of its own, and the next batch the same ones again. Small
 /// pages make that 1 KiB of log for a credit instead of 4 (measured at 400,000 users: 66,000 credits/s instead of 49,000), and folding
 /// the log into the file after 64 MiB instead of 4 writes each page once for many batches (measured: twice the rate).
@@ -128,9 +130,7 @@ async fn open_sqlite(path: &Path, url: &str, settings: &LedgerSettings) -> Resul
         .pragma("cache_size", "-65536") // KiB: the pages of a million users' balances
         .pragma("wal_autocheckpoint", (WAL_BYTES / PAGE_BYTES).to_string())
         .pragma("temp_store", "MEMORY"); // what a statement would have to take back, 4 KiB per page touched
-    let writer = pool()
-        .max_connections(1)
-        .connect_with(for_writing)
+    let writer = connect_in_turn(pool().max_connections(1), for_writing)
         .await
         .map_err(opening)?;
     migrate_sqlite(&writer)
@@ -145,6 +145,29 @@ async fn open_sqlite(path: &Path, url: &str, settings: &LedgerSettings) -> Resul
         .await
         .map_err(opening)?;
     Ok(Db::Sqlite { writer, readers })
+}
+
+/// Of several processes that open a new file at once, one makes it a file with a log. SQLite waits for any lock but the one for that, so this does.
+async fn connect_in_turn(
+    pool: SqlitePoolOptions,
+    options: SqliteConnectOptions,
+) -> sqlx::Result<SqlitePool> {
+    let deadline = Instant::now() + Duration::from_millis(BUSY_MS_MAX);
+    loop {
+        match pool.clone().connect_with(options.clone()).await {
+            Err(error) if is_busy(&error) && Instant::now() < deadline => {
+                tokio::time::sleep(BUSY_AGAIN).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// SQLITE_BUSY, or one of its extended codes.
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    let code: Option<i32> = code.and_then(|code| code.parse().ok());
+    code.is_some_and(|code| code & 0xff == 5)
 }
 
 /// The file holds money and seeds: only its owner may read it. SQLite gives the same mode to the files beside it.
