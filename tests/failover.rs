@@ -251,6 +251,11 @@ async fn measure(case: &Case) -> Row {
     let load = Load::start(&server, rain, TAPPERS, |_| true);
     tokio::time::sleep(CALM).await; // what is measured
     nodes.suffer(case.fault).await;
+    // A repair compares with the ledger, so it needs one.
+    if let Some(mut lock) = lock {
+        lock.execute("ROLLBACK").await.unwrap();
+        lock.close().await.unwrap();
+    }
     eventually("a repair", async || {
         server.log().contains("repaired").then_some(())
     })
@@ -262,10 +267,6 @@ async fn measure(case: &Case) -> Row {
     .await;
     tokio::time::sleep(CALM).await; // what is measured
     let tapped = load.end().await;
-    if let Some(mut lock) = lock {
-        lock.execute("ROLLBACK").await.unwrap();
-        lock.close().await.unwrap();
-    }
     judge(&server, rain, &tapped).await
 }
 

@@ -80,12 +80,19 @@ impl Steward {
     ) -> Result<Option<Cents>, StewardError> {
         let amounts = amounts(rain).await?;
         let paid = self.paid(rain, amounts.len()).await?;
-        let counted: u64 = shut.iter().map(|shut| shut.left + shut.winners).sum();
+        let mut counted: u64 = shut.iter().map(|shut| shut.left + shut.winners).sum();
         let reach = Reach::new(&rain.parts, shut.iter().map(|shut| shut.chunks));
         let never_loaded = || (0..amounts.len()).filter(|index| !reach.has(*index as u32));
         let certain = rain.parts.loaded_packets() as usize;
         let lost = never_loaded().next().is_some_and(|index| index < certain);
         let loaded = amounts.len() - never_loaded().count();
+        let mut won = vec![];
+        if counted > loaded as u64 {
+            // A repair makes everybody a winner again who was paid, also where another user was given the same packet meanwhile.
+            won = won_in(rain, buckets, amounts.len()).await?;
+            let packets = won.iter().filter(|won| **won).count() as u64;
+            counted = shut.iter().map(|shut| shut.left).sum::<u64>() + packets;
+        }
         if lost || counted != loaded as u64 {
             let problem = format!(
                 "{counted} of its {} packets are in a pool or won: nothing is refunded before a person has looked",
@@ -125,6 +132,10 @@ impl Steward {
                             "pool {} holds {packet}, which is not its own or there twice",
                             bucket.tag
                         );
+                        return Err(fault(rain, problem));
+                    }
+                    if won.get(index) == Some(&true) && !paid[index] {
+                        let problem = format!("packet {} is won and lies in a pool", packet.id);
                         return Err(fault(rain, problem));
                     }
                     if paid[index] {
@@ -173,4 +184,37 @@ impl Steward {
         }
         Ok(paid)
     }
+}
+
+/// Which packets somebody has won, by Redis.
+async fn won_in(
+    rain: &Rain,
+    buckets: &[Bucket],
+    packets: usize,
+) -> Result<Vec<bool>, StewardError> {
+    let mut won = vec![false; packets];
+    for bucket in buckets {
+        let mut cursor = 0;
+        loop {
+            let (next, winners) = bucket.winners_scan(cursor).await?;
+            for winner in winners {
+                let (_, packet) = winner.map_err(|text| {
+                    fault(
+                        rain,
+                        format!("the winners of {} hold \"{text}\"", bucket.tag),
+                    )
+                })?;
+                if packet.id.rain() == rain.id
+                    && let Some(won) = won.get_mut(packet.id.index() as usize)
+                {
+                    *won = true;
+                }
+            }
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+        }
+    }
+    Ok(won)
 }

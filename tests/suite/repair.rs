@@ -6,7 +6,7 @@ mod closed;
 use std::collections::{HashMap, HashSet};
 
 use hongbao::rain::{PacketId, Rain, State, UserId};
-use hongbao::steward::audit;
+use hongbao::steward::audit::{self, Kind};
 use hongbao::steward::repair::{Repair, Report};
 use hongbao::store::bucket_of;
 use hongbao::store::grab::{Answer, Gate, Grabbed};
@@ -387,6 +387,52 @@ async fn a_credit_that_was_recorded_after_the_repair_is_found_before_the_refund(
     let audit = finished(&bench, &rain).await;
     assert_eq!(audit.credited_count, 100);
     assert_paid(&bench, &rain, &told).await;
+}
+
+/// What two users were told of is given back once and paid once.
+#[tokio::test]
+async fn packets_that_were_won_again_before_their_credits_came_hold_up_no_refund() {
+    let mut bench = Bench::new(2).await;
+    let rain = bench.open(400, 40_000).await;
+    let before = bench.nodes[0].aof_len();
+    tap(&bench, &rain, &users("u", 100)).await;
+    let mut leased = vec![];
+    for bucket in bench.buckets(&rain) {
+        let lease = bucket.lease(None, 60_000, 500, 9).await.unwrap();
+        leased.extend(lease.claims.into_iter().map(|leased| leased.claim));
+    }
+    assert_eq!(leased.len(), 100);
+    bench.nodes[0].roll_back(before).await;
+    repair(&bench, &rain).await;
+    // Some of the forgotten packets are won by others, some still lie in a pool, when the slow settler's credits are recorded.
+    let (again, _) = tap(&bench, &rain, &users("v", 200)).await;
+    bench.ledger.credit(&leased, 1).await.unwrap();
+    let paid = |packet: &PacketId| leased.iter().any(|claim| claim.packet.id == *packet);
+    let twice = again.values().filter(|packet| paid(packet)).count();
+    assert!((1..100).contains(&twice), "{twice}");
+    for bucket in bench.buckets(&rain) {
+        bucket.ack(&leased).await.unwrap();
+    }
+    close(&bench, &rain).await;
+    let refunded = eventually("the refund", async || {
+        let state = bench.advance(rain.id).await.ok()?;
+        [State::Refunded, State::Finished]
+            .contains(&state)
+            .then_some(())
+    });
+    bench.settling(refunded).await;
+    settle_all(&bench, &rain).await;
+    // Who was told of a packet that another was paid is for a person to see; the money adds up.
+    let audit = bench.audit(rain.id).await;
+    let told_otherwise = |difference: &audit::Difference| difference.kind == Kind::WrongUser;
+    assert!(
+        audit.differences.iter().all(told_otherwise),
+        "{:?}",
+        audit.differences
+    );
+    assert_eq!(audit.credited_count, 300 - twice as u64);
+    let (credited, refunded) = (audit.credited_cents, audit.refunded_cents);
+    assert_eq!(credited.checked_add(refunded), Some(audit.funded_cents));
 }
 
 #[tokio::test]
