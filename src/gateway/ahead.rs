@@ -21,7 +21,7 @@ pub fn of_session(worker: &Worker, session: &Session, rain: RainId) {
     if let (Some(risk), Some(user)) = (&worker.risk, user)
         && risk.has_room_ahead()
     {
-        let _ = risk.ask(rain, user.as_str()); // only for the memory
+        risk.ask_ahead(rain, user.as_str());
     }
 }
 

@@ -86,19 +86,17 @@ impl Memory {
         (hash as usize % SHARDS, (rain, hash))
     }
 
-    /// What is known; if nothing, that somebody asks now. `None`: no room.
-    fn begin(&self, rain: RainId, user: &str, now_ms: u32) -> Option<Option<Known>> {
+    /// What is known; if nothing, that somebody asks now. `None`: no room. Somebody who taps makes room; whoever is asked about ahead does not.
+    fn begin(&self, rain: RainId, user: &str, now_ms: u32, taps: bool) -> Option<Option<Known>> {
         let (shard, key) = self.key(rain, user);
         let mut shard = self.shards[shard].lock().expect("no panic under this lock");
         if let Some(known) = shard.get(&key) {
             return Some(Some(*known));
         }
         if shard.len() >= self.shard_max {
-            // The oldest rain is forgotten as a whole. One that is the oldest itself has no more room: what is newer is needed for longer.
-            let oldest = shard.keys().map(|(rain, _)| *rain).min()?;
-            if rain <= oldest {
-                return None;
-            }
+            // The oldest other rain is forgotten as a whole.
+            let others = shard.keys().map(|(other, _)| *other);
+            let oldest = others.filter(|other| taps && *other != rain).min()?;
             shard.retain(|(rain, _), _| *rain != oldest);
         }
         shard.insert(key, Known::Asking { since_ms: now_ms });
@@ -191,17 +189,29 @@ impl Risk {
         self.settings.timeout * 2
     }
 
+    /// On behalf of somebody who taps.
     pub fn ask(&self, rain: RainId, user: &str) -> Asked {
+        self.ask_for(rain, user, true)
+    }
+
+    /// On behalf of somebody who may tap later: only for the memory.
+    pub fn ask_ahead(&self, rain: RainId, user: &str) {
+        let _ = self.ask_for(rain, user, false);
+    }
+
+    fn ask_for(&self, rain: RainId, user: &str, taps: bool) -> Asked {
         let full = || {
             metrics::get().risk_full.increment(1);
             Asked::NotNow
         };
         let now_ms = self.now_ms() as u32;
-        match self.memory.begin(rain, user, now_ms) {
+        match self.memory.begin(rain, user, now_ms, taps) {
             Some(Some(Known::Verdict(verdict))) => return Asked::Verdict(verdict),
             Some(Some(Known::Asking { since_ms })) => {
                 // Asked ahead, nobody may be waiting whose time runs out: it runs out here.
-                let asked = Duration::from_millis(now_ms.wrapping_sub(since_ms).into());
+                // Another worker may have looked at the clock later, and asked first.
+                let asked = (now_ms.wrapping_sub(since_ms) as i32).max(0) as u64;
+                let asked = Duration::from_millis(asked);
                 return match self.is_paused() || asked > self.wait_max() {
                     true => Asked::NotNow,
                     false => Asked::UnderWay,
@@ -376,17 +386,19 @@ mod tests {
             });
             of_rain.sum::<usize>()
         };
-        let fill = |rain| {
+        let fill = |rain, taps| {
             (0..10_000)
-                .filter(|n| memory.begin(rain, &format!("u{n}"), 0).is_some())
+                .filter(|n| memory.begin(rain, &format!("u{n}"), 0, taps).is_some())
                 .count()
         };
-        let first = fill(rain(1));
+        let first = fill(rain(1), true);
         assert_eq!((first, count(rain(1))), (SHARDS * 4, SHARDS * 4));
-        fill(rain(2));
+        fill(rain(2), true);
         assert_eq!((count(rain(1)), count(rain(2))), (0, SHARDS * 4));
-        // A late tap in an older rain pushes nothing out.
-        assert_eq!(fill(rain(1)), 0);
-        assert_eq!((count(rain(1)), count(rain(2))), (0, SHARDS * 4));
+        // Who is asked about ahead pushes nothing out; a tap does, whichever rain is the older.
+        assert_eq!(fill(rain(3), false), 0);
+        assert_eq!((count(rain(2)), count(rain(3))), (SHARDS * 4, 0));
+        fill(rain(1), true);
+        assert_eq!((count(rain(1)), count(rain(2))), (SHARDS * 4, 0));
     }
 }

@@ -105,9 +105,9 @@ impl Steward {
         for index in never_loaded() {
             // As if it had been in a pool: there it must not be, nor be paid.
             seen[index] = true;
-            if paid[index] {
+            if paid[index] || won.get(index) == Some(&true) {
                 let problem = format!(
-                    "packet {} is paid, and no pool has ever held it",
+                    "packet {} is paid or won, and no pool has ever held it",
                     rain.id.packet(index as u32)
                 );
                 return Err(fault(rain, problem));

@@ -111,7 +111,7 @@ impl Store {
         })
     }
 
-    /// Whether the rain is on the list, where it stands before its snapshot is written.
+    /// Whether the rain is on the list.
     pub async fn is_listed(&self, rain: RainId) -> Result<bool, StoreError> {
         let reply = self
             .route_of(keys::RAINS)
